@@ -17,7 +17,7 @@ from standin_faults import read_log
 __all__ = ["StandIn", "compile_library", "complaints", "prepended"]
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
+ROOT = HERE.parents[3]
 COMPILERS = ("cc", "gcc", "clang")
 
 

@@ -101,7 +101,7 @@ def test_what_a_driver_refuses_is_refused(standin: StandIn) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("file", ["test_gpu_executor.py", "test_gpu_plans.py"])
 def test_the_tests_for_a_gpu_pass(standin: StandIn, file: str) -> None:
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/gpu/{file}")
+    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"packages/sdpalab/tests/gpu/{file}")
     done = standin.process(*command, timeout=900)
     assert done.returncode == 0, done.stdout[-4000:]
     skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
@@ -110,6 +110,6 @@ def test_the_tests_for_a_gpu_pass(standin: StandIn, file: str) -> None:
 
 @pytest.mark.slow
 def test_the_judges_tests_for_a_gpu_pass(standin: StandIn) -> None:
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu/test_gpu_judge.py")
+    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "packages/sdpalab/tests/gpu/test_gpu_judge.py")
     done = standin.process(*command, timeout=1800)
     assert done.returncode == 0, done.stdout[-4000:]
