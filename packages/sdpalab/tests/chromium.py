@@ -38,14 +38,14 @@ frames.forEach(frame => {{
 
 
 def measured(page: str, widths: Sequence[int], script: str, folder: Path, height: int = 844) -> dict[int, Any]:
-    """What ``script`` returns for a page at each width.
+    """Values that ``script`` returns for a page at each width.
 
     Parameters
     ----------
     page : str
         HTML.
     widths : sequence of int
-        Of the viewport, CSS pixels.
+        Viewport widths, CSS pixels.
     script : str
         Body of a function of ``page`` (the document) and ``view`` (its window); it returns JSON values.
     folder : Path
@@ -69,7 +69,7 @@ def measured_files(
 def _measured(
     frames: Mapping[str, tuple[int, str]], script: str, folder: Path, height: int, template: str = ""
 ) -> dict[str, Any]:
-    """What the script returns for each frame: a width, and the address of a file or nothing for the template."""
+    """Result of the script for each frame: a width, and the address of a file or nothing for the template."""
     browser = next(filter(None, map(shutil.which, _NAMES)), None)
     if browser is None:
         pytest.skip("no Chromium on this machine: pages are not laid out")

@@ -1,4 +1,4 @@
-"""What the lab's tests share: the command line as a process, and the stand-in for a GPU."""
+"""Fixtures of the lab's tests: the command line as a process, and the stand-in for a GPU."""
 
 from __future__ import annotations
 

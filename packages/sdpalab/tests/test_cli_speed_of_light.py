@@ -14,7 +14,7 @@ from sdpalab.problem import Problem
 
 
 def facts(path: Path, *arguments: str) -> dict[str, dict[str, object]]:
-    """What the command says of each GPU, by name."""
+    """Output of the command for each GPU, by name."""
     assert main(["speed-of-light", *arguments, "--json", str(path)]) == 0
     return {entry["gpu"]: entry for entry in json.loads(path.read_text())["gpus"]}
 

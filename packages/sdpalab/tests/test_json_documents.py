@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def document(tmp_path: Path, *words: str) -> dict[str, Any]:
-    """What a command writes beside its exit code, which is its last field here."""
+    """Document that a command writes, with its exit code as the last field."""
     code = main([*words, "--json", str(tmp_path / "d.json")])
     return {**json.loads((tmp_path / "d.json").read_text()), "code": code}
 

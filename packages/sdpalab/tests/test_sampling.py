@@ -60,7 +60,7 @@ INI = "[pytest]\ntestpaths = tests\nmarkers =\n    gpu\n    slow\n    sample\n"
 
 
 def printed(folder: Path, *options: str) -> tuple[list[str], list[str]]:
-    """What the tests printed that ran, and the summary's lines of those that did not."""
+    """Output of the tests that ran, and the summary's lines of those that did not."""
     command = [sys.executable, "-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", *options]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -68,7 +68,7 @@ def run(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def calls(project: Path) -> list[str]:
-    """What the stand-in was asked to do since the last look."""
+    """Calls of the stand-in since the last look."""
     log = project / "calls"
     lines = log.read_text().splitlines() if log.exists() else []
     log.unlink(missing_ok=True)

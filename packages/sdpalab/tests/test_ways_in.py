@@ -26,7 +26,7 @@ def fenced(page: str, language: str, number: int = 0) -> str:
 
 
 def printed(page: str, command: str) -> str:
-    """What a page says that a command prints, without line breaks and indentation."""
+    """Output of a command as a page shows it, without line breaks and indentation."""
     lines = page.partition(f"    $ {command}\n")[2].splitlines()
     end = next(number for number, line in enumerate(lines) if line and not line.startswith("    "))
     return " ".join(" ".join(lines[:end]).split())

@@ -1,4 +1,4 @@
-"""How far a GPU's output may be from the simulator's: derived from what the kernel declares and how the GPU adds.
+"""Tolerance of a GPU's output against the simulator's: derived from what the kernel declares and how the GPU adds.
 
 Both run the same PTX on the same inputs, so they differ only where hardware rounds otherwise than the simulator does.
 The distance is the relative L2 norm of the outputs' difference. It has four sources, and the tolerance is their sum:
@@ -15,7 +15,7 @@ The distance is the relative L2 norm of the outputs' difference. It has four sou
 4. *Narrow sums.* Tensor cores add a block of products by aligning them to the largest, keeping F fraction bits of each
    and cutting the rest off. With F >= 23 that is below the output's rounding. On e4m3 operands wgmma of Hopper keeps
    F = 13 in blocks of 32 products, as mma.sync of Ada does in blocks of 16, and so does the sum itself; the simulator
-   adds in float32. What that does to an output depends on the inputs, so it is emulated: attention as the kernel
+   adds in float32. The effect on an output depends on the inputs, so it is emulated: attention as the kernel
    declares it, once with such sums and once with exact ones. Twice their distance is allowed: the emulation takes the
    weights against the final maximum and not against a running one, and so cuts other bits off.
 
@@ -46,7 +46,7 @@ Product = Callable[[Array, Array], Array]
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float8_e4m3fn": 2.0**-4}
 FLOAT8_MAX = 448.0
 LEAST_EXPONENT = -6
-"""Of e4m3: subnormal numbers are aligned as if they had it."""
+"""Exponent of e4m3 with which subnormal numbers are aligned."""
 EMULATION_MARGIN = 2.0
 
 

@@ -32,7 +32,7 @@ LIMIT = 2e-3
 
 @pytest.fixture
 def device() -> torch.device:
-    """Where the tensors lie."""
+    """Device of the tensors."""
     return torch_gpu.device(0)
 
 
@@ -130,7 +130,7 @@ def test_compiled_code_runs_the_kernel(device: torch.device, launches: Callable[
 
 
 def test_autocast(device: torch.device, launches: Callable[[], int]) -> None:
-    """What autocast leaves as it is goes to the kernel; what it would cast is torch's own affair."""
+    """The kernel takes tensors that autocast leaves as they are; torch handles those it would cast."""
     half, single = qkv(device), qkv(device, dtype=torch.float32)
     # The stand-in's torch has autocast to float16 on a CPU, too.
     with torch.autocast(device.type, dtype=torch.float16):

@@ -160,7 +160,7 @@ def test_the_cublas_kernel_with_its_products_left_to_cublas(gpu: GpuExecutor) ->
 @pytest.mark.usefixtures("products")
 @pytest.mark.parametrize("kernel", [SCALAR, CUBLAS, KERNELS["hopper"]], ids=lambda kernel: kernel.name)
 def test_a_prepared_plan_moves_to_other_buffers(gpu: GpuExecutor, kernel: Any) -> None:
-    """What comes out there is what a plan that was made for them gives."""
+    """The outputs there equal those of a plan made for these buffers."""
     if gpu.gpu.capability < (9, 0) and kernel.min_arch >= 90:
         pytest.skip(f"{gpu.device} has no tensor maps")
     problem = Problem(1, 2, 70, 64) if kernel.min_arch >= 90 else PROBLEM

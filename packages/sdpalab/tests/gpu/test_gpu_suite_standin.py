@@ -36,8 +36,8 @@ for place in "${{!words[@]}}"; do
 done
 exec {sys.executable} "${{words[@]}}"
 """
-"""Python for the suite's steps. What is timed is timed for a second. Left out are the files that
-``test_standin_driver.py`` runs on the stand-in, and what needs a GPU of torch's own, which the stand-in is not."""
+"""Python for the suite's steps. Each timing lasts a second. Left out are the files that
+``test_standin_driver.py`` runs on the stand-in, and tests that need a GPU of torch's own, which the stand-in is not."""
 
 
 def suite(standin: StandIn, root: Path, *words: str | Path, **more: str) -> subprocess.CompletedProcess[str]:

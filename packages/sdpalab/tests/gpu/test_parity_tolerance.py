@@ -94,7 +94,7 @@ def test_the_tolerance_of_kernels_in_16_bits_is_the_roundoff_of_the_output(probl
 @pytest.mark.parametrize("kind", ["normal", "outlier"])
 @pytest.mark.parametrize("problem", COMPARED, ids=lambda problem: problem.label)
 def test_narrow_sums_are_allowed_for_and_a_wrong_scale_is_not(problem: Problem, kind: str) -> None:
-    """Of Hopper's sums a distance of 1e-3 to 6e-3 is expected; scores that are wrong by 2% are further off."""
+    """Hopper's sums are expected to be off by 1e-3 to 6e-3; scores that are wrong by 2% are further off."""
     numerics, inputs = KERNELS["hopper_fp8"].numerics_of(), make_inputs(problem, kind)
     right = attention(problem, inputs, numerics, exact_product)
     cut = attention(problem, inputs, numerics, lambda left, right: truncated_product(left, right, HOPPER))

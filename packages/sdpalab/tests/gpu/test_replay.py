@@ -36,7 +36,7 @@ HEADER = {"gpu": "a stand-in"}
 
 
 class StandIn:
-    """Where a GPU would be: keeps the launches, and returns configured answers."""
+    """Replacement of a GPU: keeps the launches, and returns configured answers."""
 
     def __init__(self, error: str | None = None) -> None:
         self.jobs: list[Job] = []

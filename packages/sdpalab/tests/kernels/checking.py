@@ -78,7 +78,7 @@ def run(
 def judged(
     kernel: Kernel, problem: Problem, result: RunResult, config: Config | None = None, *, kind: str = "normal"
 ) -> Evidence:
-    """What the judge makes of a run of :func:`run` on the same inputs."""
+    """Evidence of the judge on a run of :func:`run` on the same inputs."""
     reply = {"hazards": list(result.hazards), "hazard_count": len(result.hazards), "changed": result.changed_inputs}
     about = {"numerics": asdict(kernel.numerics_of(config)), "device": result.device, "config": str(config)}
     outputs = {**result.outputs, "first": result.outputs["o"], "second": result.outputs["o"]}

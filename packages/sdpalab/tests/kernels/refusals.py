@@ -16,12 +16,12 @@ __all__ = ["WMMA_TILES", "Refusal", "assert_refused"]
 
 @dataclass(frozen=True)
 class Refusal:
-    """What is wrong, and who says what of it.
+    """An error, and the messages that report it.
 
     Attributes
     ----------
     changes : mapping
-        Of knobs, to the configuration that is taken for right.
+        Changes of knobs to the configuration that is taken for right.
     reason : str
         Part of what the plan is refused with; empty where the plan chooses what is right instead.
     message : str

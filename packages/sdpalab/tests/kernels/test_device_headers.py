@@ -19,7 +19,7 @@ ARCHS = ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"]
 HEADERS = sorted(path.relative_to(INCLUDE_DIR).as_posix() for path in INCLUDE_DIR.rglob("*.cuh"))
 WRAPPERS = ["ptx/cluster.cuh", "ptx/offsets.cuh", "ptx/sm80.cuh", "ptx/sm89.cuh", "ptx/sm90.cuh"]
 WRAPPERS += ["ptx/wgmma.cuh", "ptx/wgmma_fp8.cuh"]
-"""Those that hold instructions."""
+"""Headers that hold instructions."""
 ALTERNATIVES = ["epilogue/cluster_merge.cuh", "tile/warp.cuh"]
 """Each defines a name that another header defines, too (``Partial``, ``WARP_M``); no kernel includes both."""
 DEFINES = {"HEAD_DIM": "64", "CAUSAL": "0", "DTYPE_BF16": "0"}

@@ -1,6 +1,6 @@
 """The flash kernel with every knob: right, built as it says, with masks and exponentials only where they are due.
 
-Its schedules are in ``test_stream_k.py``. What it computes whatever its knobs, what it refuses of problems, and its
+Its schedules are in ``test_stream_k.py``. Its outputs whatever its knobs, the problems that it refuses, and its
 static limits are in ``test_ladder*.py``.
 """
 

@@ -1,4 +1,4 @@
-"""What the kernels for Hopper are compiled to: softmax beside products, registers as shared out, Hopper's instructions.
+"""Machine code of the kernels for Hopper: softmax beside products, registers as shared out, Hopper's instructions.
 
 Their static limits are here too, as these builds are for sm_90a alone.
 """
@@ -112,7 +112,7 @@ def test_static_gate(kernel: CudaKernel, problem: Problem, config: Config) -> No
 def test_warpgroups_use_the_registers_that_they_keep_or_take(
     kernel: CudaKernel, problem: Problem, config: Config
 ) -> None:
-    # What ptxas reports is what a thread has at launch. Behind setmaxnreg there are others.
+    # ptxas reports the registers of a thread at launch. setmaxnreg changes their number.
     code = sass_of(kernel, problem, config)
     following = successors(code)
     sizes = []
@@ -132,7 +132,7 @@ def test_warpgroups_use_the_registers_that_they_keep_or_take(
 @pytest.mark.sample(2)
 @EACH_CODE
 def test_the_softmax_is_computed_beside_the_product(kernel: CudaKernel, problem: Problem, config: Config) -> None:
-    # What hides the one behind the other: a turn issues all products, waits for the scores, computes the weights, and
+    # This hides the one behind the other: a turn issues all products, waits for the scores, computes the weights, and
     # only then waits for the product with V. ptxas moves the last wait up if nothing stops it.
     macros = macros_of(kernel, problem, config)
     keys, head_dim, depth = macros["BLOCK_N"], problem.head_dim, PRODUCTS[kernel.name][1]
@@ -166,7 +166,7 @@ def in_steps(kernel: CudaKernel, head_dim: int) -> bool:
 
 
 def _exponentials(kernel: CudaKernel, keys: int, macros: dict[str, int]) -> int:
-    """Of a thread's scores in a tile, those on the special function unit; in e4m3 the factors of two rows as well."""
+    """A thread's exponentials per tile on the special function unit; in e4m3 with the factors of two rows."""
     if kernel is HOPPER_FP8:
         return keys // 2 + 2
     on_fma = macros["EXP_ON_FMA"]
@@ -185,7 +185,7 @@ def _event(instruction: SassInstruction) -> str:
 def test_hoppers_own_instructions_are_in_the_sass(kernel: CudaKernel, problem: Problem, config: Config) -> None:
     count = count_of(kernel, problem, config)
     opcode, depth = PRODUCTS[kernel.name]
-    # The first scores, and in the loop; the output in the loop, and behind it. Of a lone consumer the second turn, too,
+    # The first scores, and in the loop; the output in the loop, and behind it. A lone consumer adds the second turn,
     # whose scores are issued ahead.
     macros = macros_of(kernel, problem, config)
     ahead = kernel is HOPPER and problem.head_dim == 64 and macros["BLOCK_M"] * macros["KEY_GROUPS"] == 64
@@ -253,7 +253,7 @@ def test_the_algorithm_of_hopper_is_in_the_ptx(dtype: str) -> None:
 
 
 def fp8_products(ptx: str) -> Counter[str]:
-    """Of each shape, how many there are in the PTX."""
+    """Number of occurrences of each shape in the PTX."""
     return Counter(re.findall(r"wgmma\.mma_async\.sync\.aligned\.(m64n\d+k32)\.f32\.e4m3\.e4m3", ptx))
 
 

@@ -1,4 +1,4 @@
-"""What every kernel of the ladder computes: shapes, masks, heads and scales, and memory to its edges and no further.
+"""Outputs of every kernel of the ladder: shapes, masks, heads and scales, and memory to its edges and no further.
 
 Shapes, inputs and configurations that one kernel alone is sensitive to are in that kernel's own file; those of the
 kernels for Hopper, whose tiles and clusters are larger, are all there.

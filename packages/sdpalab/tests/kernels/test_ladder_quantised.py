@@ -1,4 +1,4 @@
-"""What the kernels that quantise share: no scale of the scores is too large or small; their numbers are as declared."""
+"""Rules of the kernels that quantise: no scale of the scores is too large or small; their numbers are as declared."""
 
 from __future__ import annotations
 

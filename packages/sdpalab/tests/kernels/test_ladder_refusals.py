@@ -1,4 +1,4 @@
-"""What no kernel of the ladder takes, each with a reason that names what is wrong."""
+"""Problems that no kernel of the ladder takes, each with a reason that names what is wrong."""
 
 from __future__ import annotations
 

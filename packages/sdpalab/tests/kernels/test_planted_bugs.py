@@ -29,7 +29,7 @@ def candidate(bug: Bug) -> CudaKernel:
 
 
 def hazards(bug: Bug, schedule: str = "lockstep", async_mode: str = "late") -> dict[str, str]:
-    """Where each kind of hazard is in the source, in one order of the warps."""
+    """Source line of each kind of hazard, in one order of the warps."""
     modes = Modes(schedules=(schedule,), async_modes=(async_mode,), max_steps=MAX_STEPS)
     outcome = sanitize_kernel(candidate(bug), [bug.problem], modes=modes)
     return {hazard.kind: hazard.source for hazard in outcome.hazards}

@@ -38,7 +38,7 @@ def step_of(problem: Problem, rows: int, *, v_in_blocks: bool = True) -> LaunchP
 def quantised(
     problem: Problem, inputs: Inputs, rows: int, *, v_in_blocks: bool = True, **options: Any
 ) -> dict[str, Array]:
-    """What is in the workspaces after a run with either poison and no hazard; V as [B, Hkv, keys and padding, D]."""
+    """Contents of the workspaces after a run with either poison and no hazard; V as [B, Hkv, keys and padding, D]."""
     plan, arrays = step_of(problem, rows, v_in_blocks=v_in_blocks), inputs.arrays
     runs = [SimulatedExecutor(**options).run(plan, arrays, poison=poison) for poison in (0xFF, 0x00)]
     for run in runs:
@@ -59,7 +59,7 @@ def quantised(
 
 
 def numbers(patterns: Array, scales: Array, rows: int) -> Array:
-    """What bytes [B, H, S, D] stand for: float64."""
+    """Values of bytes [B, H, S, D], in float64."""
     values = patterns.view(ml_dtypes.float8_e4m3fn).astype(np.float64)
     each: Array = values * np.repeat(scales.astype(np.float64), rows, axis=2)[:, :, : values.shape[2], None]
     return each
@@ -128,7 +128,7 @@ def test_every_significand_over_every_scale_is_rounded_as_declared(dtype: str, b
 
 @pytest.mark.parametrize("bits", [11, 8])
 def test_no_quotient_is_near_where_its_rounding_changes(bits: int) -> None:
-    """What ``Quotient`` rests on: its two terms are off by 2**-44, and one term by 2**-23.
+    """Premise of ``Quotient``: its two terms are off by 2**-44, and one term by 2**-23.
 
     A quotient that float32 rounds to a tie of e4m3 is rounded to even; one beside it is not. So a result can be another
     one only where the exact quotient is as near to where float32 begins to round to a tie, or ends.

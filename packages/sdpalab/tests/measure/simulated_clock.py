@@ -1,7 +1,7 @@
 """A machine whose time is made up, and known: noise, drift, outliers, throttling, all from a seed.
 
-Its calls really compute, so that a check of their outputs finds what it should; only the time is a model. What slows
-the machine slows whatever runs on it then, as on a GPU.
+Its calls really compute, so that a check of their outputs finds what it should; only the time is a model. A
+slowdown of the machine slows whatever runs on it then, as on a GPU.
 """
 
 from __future__ import annotations

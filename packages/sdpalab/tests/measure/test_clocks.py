@@ -1,4 +1,4 @@
-"""What of the clocks can be had without a GPU: sizes, refusals, the host's clock, and NVML's bits."""
+"""Parts of the clocks that need no GPU: sizes, refusals, the host's clock, and NVML's bits."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_references_are_computed_once_for_all_subjects(problem: Problem, monkeyp
     out = right(outputs)
     for numerics in (None, None, Numerics(), Numerics()):
         assert OutputCheck(outputs, numerics)(out) == ""
-    # Of peers both orders of normalising; of the kernels the one that they declare.
+    # Peers take both orders of normalising; the kernels take the one that they declare.
     assert sorted(computed) == ["attention_float64", *["intended_output"] * 3, "torch_output"]
 
 

@@ -103,7 +103,7 @@ def test_why_a_library_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def wrong(peer: Peer, problem: Problem) -> str:
-    """What the judge says of the peer's output on the CPU; empty if nothing."""
+    """Verdict of the judge on the peer's output on the CPU; empty if correct."""
     subject = peer_subject(peer, Outputs(problem, make_inputs(problem)), CPU)
     with subject.scope():
         subject.call()
@@ -185,7 +185,7 @@ def test_an_adapter_that_drops_a_window_is_wrong() -> None:
 
 
 def test_the_rule_finds_a_wrong_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the tests above rest on: a mask at the other corner, or a scale that is dropped, is seen."""
+    """Premise of the tests above: a mask at the other corner, or a scale that is dropped, is seen."""
     for module in LIBRARIES["fa2"]:
         monkeypatch.setitem(sys.modules, module.__name__, module)
     assert "INCORRECT" in wrong(BY_NAME["fa2"], Problem(1, 2, 24, 64, seq_kv=40, causal=True))

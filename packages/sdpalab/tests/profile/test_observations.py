@@ -1,4 +1,4 @@
-"""What a profile is said to mean: one situation a test, each sentence from the figures that cause it."""
+"""Interpretation of a profile: one situation a test, each sentence from the figures that cause it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the simulator counts for ``flash`` on the mission shape, and what it would count without the swizzle."""
+"""Counters of the simulator for ``flash`` on the mission shape, with and without the swizzle."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_mission_shape_fills_an_l4_only_where_blocks_share_tiles() -> None:
 
 
 def test_issue_slots_of_the_mission_shape() -> None:
-    # Of all PTX, which has moves that the machine code lacks; what is shared is also begun, left and merged.
+    # All PTX counts, with moves that the machine code lacks; shared work is also begun, left and merged.
     whole, shared = (counted(schedule).modelled(L4).longest.issue_share for schedule in ("tiles", "auto"))
     assert whole == pytest.approx(0.328, abs=0.01)
     assert shared == pytest.approx(0.45, abs=0.01)
@@ -84,7 +84,7 @@ def test_without_the_swizzle_every_ldmatrix_conflicts_eight_times(tmp_path: Path
 
 
 def counters_with(include_dir: Path) -> Counters:
-    """What is counted if the headers are those of another folder."""
+    """Counters with the headers of another folder."""
     problem = Problem(1, 1, 128, 64)
     plan = FLASH.launch_plan(problem, TILES)
     (step,) = plan.launches

@@ -157,7 +157,7 @@ def test_a_tensor_that_does_not_fit_is_refused_in_one_sentence() -> None:
 
 
 class _OnGpu:
-    """What is read of a torch tensor on a GPU: where it is, its layout, its address."""
+    """Attributes read from a torch tensor on a GPU: its device, layout and address."""
 
     def __init__(self, tensor: Any, index: int = 0, address: int = 0x7000) -> None:
         self.dtype, self.shape, self.stride = tensor.dtype, tensor.shape, tensor.stride

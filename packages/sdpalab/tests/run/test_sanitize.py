@@ -237,7 +237,7 @@ def test_bad_ptx_and_bad_launches_are_refused(saxpy: Path, tmp_path: Path) -> No
 
 
 def check_sarif(log: dict[str, Any]) -> list[dict[str, Any]]:
-    """What SARIF 2.1.0 requires of such a log (sections 3.13 to 3.30); its results."""
+    """Check of such a log against SARIF 2.1.0 (sections 3.13 to 3.30); its results."""
     assert log["version"] == "2.1.0"
     assert log["$schema"].endswith("sarif-schema-2.1.0.json")
     (run,) = log["runs"]

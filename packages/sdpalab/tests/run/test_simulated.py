@@ -212,7 +212,7 @@ def test_a_tiled_map_is_a_tensor_map_of_its_buffer(swizzle: str) -> None:
 
 
 def test_a_tiled_map_may_have_axes_of_its_own() -> None:
-    # Of the same buffer: [3, 13, 64] as [13, 3, 64], rows outside and heads inside.
+    # The axes of the same buffer: [3, 13, 64] as [13, 3, 64], rows outside and heads inside.
     x = np.arange(np.prod(HEADS), dtype=np.uint16).reshape(HEADS).view(np.float16)
     turned = {"shape": (13, 3, 64), "strides": (128, 13 * 128, 2)}
     plan = _transfer(TiledMap("x", (8, 1, 64), **turned), TiledMap("y", (8, 1, 64), **turned), 2, 8)

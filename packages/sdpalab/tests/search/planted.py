@@ -43,7 +43,7 @@ VALUES = {
     "NOISE": (0, 1),
 }
 WRONG = ("skipped tile", "NaN", "race", "crash", "hang", "spills", "does not compile")
-"""What is wrong with MODE=e, by the other knobs; all others are correct."""
+"""Faults of MODE=e, by the other knobs; all other modes are correct."""
 
 Gate = Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -62,14 +62,14 @@ def kernel() -> CudaKernel:
 
 
 def wrong(config: Mapping[str, Any]) -> str:
-    """What is wrong with a configuration; empty if nothing."""
+    """Fault of a configuration; empty if it has none."""
     if config["MODE"] != "e":
         return ""
     return WRONG[(int(config["TILE"]) // 16 + int(config["STAGES"]) + int(config["WARPS"])) % len(WRONG)]
 
 
 def true_us(config: Mapping[str, Any]) -> float:
-    """What a configuration takes: the best correct one 3.1 us, and every wrong one less."""
+    """Time of a configuration: the best correct one 3.1 us, and every wrong one less."""
     bumps = abs(math.log2(int(config["TILE"]) / 64)) + 0.4 * abs(int(config["STAGES"]) - 3)
     bumps += 0.5 * abs(math.log2(int(config["WARPS"]) / 4)) + 0.3 * "cabd".index(
         config["MODE"] if config["MODE"] != "e" else "c"

@@ -142,7 +142,7 @@ def test_two_gpus_give_a_front_that_nothing_dominates() -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_faulty_executor_changes_no_record(strategy: str, seed: int) -> None:
     plain = campaign(InlineExecutor(Landscape().run), strategy=strategy, seed=seed, budget=60)
-    # Of a share of 10% three answers in a row are lost once in a thousand jobs, and then there is no verdict.
+    # A share of 10% loses three answers in a row once in a thousand jobs, and then there is no verdict.
     faulty = FaultyExecutor(InlineExecutor(Landscape().run, capacity=3), seed, share=0.05)
     other = campaign(faulty, strategy=strategy, seed=seed, budget=60)
     assert faulty.lost

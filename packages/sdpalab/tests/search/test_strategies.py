@@ -111,7 +111,7 @@ def test_elites_come_within_two_percent_of_flash_with_a_quarter_of_the_evaluatio
             codes[code] = us
         reached.append(min(codes.values()))
     assert median(reached) <= 1.02 * optimum
-    # What a draw at random reaches is no better than that: else the test would show nothing of the strategy.
+    # A random draw reaches no better than that: else the test would show nothing of the strategy.
     draws = [min(us for _, us in random.Random(seed).sample(list(times.values()), 34)) for seed in range(20)]
     assert median(reached) < median(draws)
 

@@ -56,7 +56,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def inputs(file: Path, kernel: SandboxedKernel, **config: int) -> dict[str, object]:
-    """Of a job on the small kernel."""
+    """Inputs of a job on the small kernel."""
     return {
         "kernel": str(file),
         "source": source_digest(kernel),

@@ -68,7 +68,7 @@ GPUS = {
 
 
 class Failure(Exception):
-    """What a call returns instead of success."""
+    """Error result of a call."""
 
     def __init__(self, result: Any) -> None:
         super().__init__(result)
@@ -98,7 +98,7 @@ class Driver:
         remember_builds()
 
     def renew(self) -> None:
-        """What a new process would find: no fault, and a context that is not lost. Memory stays as it is."""
+        """Reset to the state of a new process: no fault, and a context that is not lost. Memory stays as it is."""
         self._pending = self._lost = 0
         self.faults = Faults([])
 

@@ -116,7 +116,7 @@ class StandIn:
             signal.signal(signal.SIGINT, before)
 
     def log(self) -> list[dict[str, Any]]:
-        """What all processes did with this GPU, in order."""
+        """Actions of all processes on this GPU, in order."""
         return read_log(self._log)
 
     def clear_log(self) -> None:

@@ -80,7 +80,7 @@ def decode_config(address: int) -> LaunchRequest:
 
 @dataclass(frozen=True)
 class EncodedMap:
-    """What a tensor map holds, innermost axis first."""
+    """Fields of a tensor map, innermost axis first."""
 
     type: int
     address: int

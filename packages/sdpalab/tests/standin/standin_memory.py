@@ -86,7 +86,7 @@ class Memory:
         self._add(Region(address, size, array))
 
     def region(self, address: int) -> Region | None:
-        """What holds the byte at ``address``, or ends there."""
+        """Region that holds the byte at ``address``, or ends there."""
         place = bisect_right(self._begins, address) - 1
         if place < 0:
             return None

@@ -33,7 +33,7 @@ class NoPtx(Exception):
 
 @dataclass(eq=False)
 class Module:
-    """What was loaded."""
+    """A loaded module."""
 
     ptx: str
 
@@ -66,7 +66,7 @@ class Function:
 
     @cached_property
     def max_threads(self) -> int:
-        """Of a block: what the source bounds it to, where it does."""
+        """Limit of threads in a block, from the source if it sets one."""
         for directive in ("reqntid", "maxntid"):
             if numbers := self.entry.directives.get(directive):
                 threads = 1
@@ -94,7 +94,7 @@ def _remember(files: Any) -> None:
 
 
 def image_at(address: int) -> bytes:
-    """What a pointer to a module's image points at: an ELF file, whose header has its length, or text."""
+    """Image of a module at a pointer: an ELF file, whose header has its length, or text."""
     if ctypes.string_at(address, 4) != _ELF:
         return ctypes.string_at(address)
     header = ctypes.string_at(address, 64)

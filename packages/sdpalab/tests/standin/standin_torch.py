@@ -68,7 +68,7 @@ def _driver() -> Any:
 
 
 def _torch_gpu(module: ModuleType) -> None:
-    """What torch would say of a GPU."""
+    """Replies of torch on a GPU."""
     import torch
 
     def properties(ordinal: int) -> Any:
