@@ -110,6 +110,14 @@ def test_the_tests_for_a_gpu_pass(standin: StandIn, file: str) -> None:
 
 @pytest.mark.slow
 def test_the_judges_tests_for_a_gpu_pass(standin: StandIn) -> None:
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "packages/sdpalab/tests/gpu/test_gpu_judge.py")
+    command = (
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "packages/sdpalab/tests/gpu/test_gpu_judge.py",
+    )
     done = standin.process(*command, timeout=1800)
     assert done.returncode == 0, done.stdout[-4000:]
