@@ -34,7 +34,7 @@ def external() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def subjects(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What was found of each kernel by the newest campaign that it was in."""
+    """Results for each kernel from the newest campaign that it was in."""
     newest: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         of: dict[str, list[dict[str, Any]]] = {}
@@ -52,7 +52,7 @@ def test_the_records_cover_every_configuration_of_every_kernel(subjects: list[di
         if needs(name) is None
         for knobs in KERNELS[name].configs
     ]
-    # What a kernel chooses by problem is covered by the configurations that fix it.
+    # Fixed configurations cover a kernel's choices by problem.
     missing = {of.name for of in tried if not deletion.chooses(of.kernel, of.configs[0], of.cases[0][0])} - named
     missing |= {Path(TRITON_KERNEL).stem} - {name.partition(" ")[0] for name in named}
     assert not missing, "run python -m lab deletion again"
@@ -85,7 +85,7 @@ def test_every_reason_explains_a_survivor_of_the_records(
 
 
 def test_every_reason_of_a_weaker_order_explains_a_survivor_of_the_records() -> None:
-    """Of the mutants that the records of the campaign ``weakening`` have."""
+    """Mutants in the records of the campaign ``weakening``."""
     files = sorted((ROOT / "evidence" / "campaigns").glob("weakening-*.json"))
     mutants = [
         {**mutant, "kernel": subject["subject"].partition(" ")[0]}

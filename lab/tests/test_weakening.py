@@ -1,4 +1,4 @@
-"""What is weaker by one step, and that the simulator notices."""
+"""Orders weaker by one step, which the simulator detects."""
 
 import numpy as np
 import pytest

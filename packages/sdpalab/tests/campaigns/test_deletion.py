@@ -77,7 +77,7 @@ mul.wide.u32 %rd1, %r0, 4; add.u64 %rd0, %rd0, %rd1; st.global.u32 [%rd0], %r4; 
 
 @pytest.mark.slow
 def test_a_file_with_its_launch_takes_the_place_of_a_kernel(tmp_path: Path) -> None:
-    """Of three barriers one is not executed, one is needed, and one is redundant."""
+    """One of three barriers is not executed, one is needed, and one is redundant."""
     out = {"dtype": "uint32", "shape": [64], "init": "zeros"}
     launch = {"grid": 1, "block": 64, "args": ["out", 0]}
     want = {"out": {"dtype": "uint32", "values": list(range(63, -1, -1))}}

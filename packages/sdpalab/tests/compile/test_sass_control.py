@@ -70,7 +70,7 @@ def _targets(code: Sequence[SassInstruction]) -> set[int]:
 
 
 def _straight(code: Sequence[SassInstruction], start: int, targets: set[int]) -> list[SassInstruction]:
-    """What follows an instruction until control may come from elsewhere or go elsewhere."""
+    """The instructions after ``start`` until control may enter or leave."""
     found: list[SassInstruction] = []
     for each in code[start + 1 :]:
         if each.address in targets:

@@ -1,4 +1,4 @@
-"""What lies in a bundle, and what does not: every attempt, each array once, no path and no name of this machine."""
+"""Contents of a bundle: every attempt, each array once, no path and no name of this machine."""
 
 from __future__ import annotations
 

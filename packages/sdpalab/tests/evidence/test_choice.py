@@ -51,7 +51,7 @@ def ship(folder: Path, name: str, record: AnyRecord) -> None:
 
 
 def chosen(*records: KeptRecord, problem: Problem = JUDGED, machine: GpuPlatform = HERE, lse: bool = False) -> Choice:
-    """What is chosen with these records in the user's folder."""
+    """The choice with these records in the user's folder."""
     for number, record in enumerate(records):
         keep(record, f"{number}")
     forget()

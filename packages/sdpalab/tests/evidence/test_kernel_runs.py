@@ -35,7 +35,7 @@ ANSWERS_SECONDS = 30.0
 
 
 class NoMoreOutputError(Exception):
-    """What writing to a closed terminal may raise."""
+    """Error of a write to a closed terminal."""
 
 
 def case(spec: CaseSpec) -> Case:

@@ -1,4 +1,4 @@
-"""What verdicts prove: which problems, on which GPU, for which code, and nothing that was not judged there."""
+"""Proofs by verdicts: which problems, on which GPU, for which code, and nothing that was not judged there."""
 
 from __future__ import annotations
 

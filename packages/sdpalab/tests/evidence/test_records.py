@@ -38,7 +38,7 @@ def test_a_verdict_is_the_same_after_json(sample: Sample) -> None:
 
 
 def test_a_verdict_of_format_2_has_no_log_sum_exp(sample: Sample) -> None:
-    """What was added with a format may be missing, and nothing else."""
+    """Only fields that a format added may be missing."""
     data = sample.verdicts[1].to_dict()
     for case in data["cases"]:
         assert case["errors"].pop("lse") is None

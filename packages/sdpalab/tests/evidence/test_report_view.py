@@ -1,4 +1,4 @@
-"""What a report says of a kernel: names that tell builds apart, the diagnosis, hazards at their source lines."""
+"""Report on a kernel: names that tell builds apart, the diagnosis, hazards at their source lines."""
 
 from __future__ import annotations
 

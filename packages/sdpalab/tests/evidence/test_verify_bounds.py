@@ -1,4 +1,4 @@
-"""What a bundle may ask of the verifier is bounded, by its sizes alone and before any work."""
+"""The verifier bounds the work of a bundle by its sizes alone, before any work."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ QUANTISED = Numerics(probabilities="float8_e4m3fn", probability_scale=256.0, qua
 
 
 def in_float8(problem: Problem, inputs: Inputs) -> Array:
-    """What the declaration of float8 allows."""
+    """Output that declared float8 allows."""
     return intended_output(*inputs.qkv, **problem.scoring, numerics=QUANTISED)
 
 

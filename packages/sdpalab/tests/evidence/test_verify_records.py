@@ -1,4 +1,4 @@
-"""What the verifier takes from the lab, and what it reads itself: fields of records, numerics, resources of cubins."""
+"""Inputs of the verifier, from the lab or read by itself: fields of records, numerics, resources of cubins."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_a_forged_problem_is_rejected(bundle: Path, edit: Callable[[dict[str, An
 
 
 def test_padding_is_nan_since_format_8(bundle: Path) -> None:
-    """Of a record whose K has numbers behind the lengths nothing says that its kernel does not read them."""
+    """A record with numbers in K behind the lengths does not show that its kernel does not read them."""
     members, _ = verify.read_directory(bundle)
     record = json.loads(members["records/00-honest.json"])
     padded = record["verdict"]["cases"][3]

@@ -55,7 +55,7 @@ def filled(word: str, root: Path) -> str:
 
 
 def build(program: dict[str, Any], root: Path, folder: Path) -> Path:
-    """What ``sdpalab run`` runs: a program that is built into a folder, or a Python file as it is.
+    """Input of ``sdpalab run``: a program that is built into a folder, or a Python file as it is.
 
     Raises
     ------

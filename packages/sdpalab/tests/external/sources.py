@@ -27,7 +27,7 @@ class SourceError(Exception):
 
 
 def place(source: Source, root: Path) -> Path:
-    """Where a source lies: what ``{name}`` stands for in the options of a build."""
+    """Folder of a source: the value of ``{name}`` in the options of a build."""
     return root / f"{source['package']}-{source['version']}" / source["root"]
 
 

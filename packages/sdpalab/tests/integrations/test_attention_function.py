@@ -43,7 +43,7 @@ def expected(
 
 
 def lower(rows: int, keys: int) -> Tensor:
-    """What a causal row sees where the last row belongs to the last key."""
+    """Causal mask whose last row belongs to the last key."""
     return torch.arange(keys) <= torch.arange(keys - rows, keys)[:, None]
 
 

@@ -41,7 +41,7 @@ LAB = "lab"
 
 PROMPT = torch.arange(2, 20).reshape(2, 9)
 PADDED = torch.ones(2, 9, dtype=torch.long).index_put((torch.tensor([1, 1, 1]), torch.arange(3)), torch.tensor(0))
-"""What is seen of the prompt where the second begins with three tokens of padding."""
+"""Mask of the prompts; the second begins with three tokens of padding."""
 
 
 def gemma2(cap: float | None) -> Any:

@@ -27,7 +27,7 @@ class FakeCluster:
         self.store: Store = {}
         self.started, self._cpus = 0, cpus
         self.instead: Callable[[bytes], None] | None = None
-        """What a hostile actor does in place of a job, given the key of its answer."""
+        """Action of a hostile actor in place of a job, given the key of its answer."""
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         ray, experimental, kv = (

@@ -11,7 +11,7 @@ from sdpalab.jobs.worker import answer
 
 
 def answered(job: Job) -> JobResult:
-    """What a worker makes of a job, in this process."""
+    """Result of a worker for a job, in this process."""
     return result_of(job.number, answer(job.kind, job.inputs, job.code))
 
 

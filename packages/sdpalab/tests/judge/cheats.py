@@ -31,7 +31,7 @@ CALLS: dict[str, int] = {}
 
 
 def good(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
-    """What an honest candidate does."""
+    """Behaviour of an honest candidate."""
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale, is_causal=causal)
 
 
@@ -40,7 +40,7 @@ def _calls(name: str) -> int:
     return CALLS[name]
 
 
-# What was computed once is handed out again.
+# These return an earlier result again.
 
 
 def _remembering(name: str, key: Callable[[Tensor, Tensor, Tensor], Any]) -> Callable[..., Tensor]:
@@ -302,7 +302,7 @@ def simplifies_its_inputs(q: Tensor, k: Tensor, v: Tensor, *, scale: float, caus
     return good(q, k, v, scale=scale, causal=causal)
 
 
-# What it says, or is, is meant for its reader.
+# Their text or type targets the reader.
 
 
 class Unprintable(Exception):

@@ -139,7 +139,7 @@ def forks(most: str) -> str:
 
 
 def works(path: str) -> str:
-    """What an honest process needs: threads, programs, a folder of its own, a pipe; and its cache, if it has one."""
+    """Needs of an honest process: threads, programs, a folder of its own, a pipe; and its cache, if it has one."""
     thread = threading.Thread(target=lambda: None)
     thread.start()
     thread.join()

@@ -72,7 +72,7 @@ def _dtype(problem: Problem) -> torch.dtype:
 
 
 def softmax_first(problem: Problem, inputs: Inputs, *, round_p: bool = True) -> Array:
-    """What most people write: softmax in float32, its result in 16 bits (or not), times V."""
+    """The usual attention: softmax in float32, its result in 16 bits (or not), times V."""
     q, k, v, hidden = _tensors(problem, inputs)
     p = torch.softmax((q @ k.mT * problem.scale).masked_fill(hidden, -torch.inf), -1)
     return from_torch(((p.to(_dtype(problem)).float() if round_p else p) @ v).to(_dtype(problem)))

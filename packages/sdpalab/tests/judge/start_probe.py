@@ -59,7 +59,7 @@ def _state() -> Mapping[str, Any]:
 
 
 def _kind(name: str) -> str:
-    """What a descriptor is; the one with which the folder is listed is closed by then."""
+    """Kind of a descriptor; the one that lists the folder is closed by then."""
     try:
         target = os.readlink(f"/proc/self/fd/{name}")
     except OSError:

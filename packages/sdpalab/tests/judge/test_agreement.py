@@ -44,7 +44,7 @@ class TorchBackend:
 
 
 def compared_by(problem: Problem, backend: Backend) -> Agreement:
-    """What is said of a kernel that is one of torch's backends."""
+    """Agreement of a kernel that is one of torch's backends."""
     inputs = make_inputs(problem)
     out = witness_output(**inputs.arrays, scale=problem.scale, causal=problem.causal, backend=backend)
     compared = agreement(problem, inputs, out)

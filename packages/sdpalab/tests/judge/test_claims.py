@@ -1,4 +1,4 @@
-"""What a candidate claims is judged although nobody asked for it, and the verdict says what it covers."""
+"""The judge tests every claim of a candidate, even unasked, and the verdict says what it covers."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ __device__ float fp16(float p) { return __half2float(__float2half_rn(p)); }
 
 
 def numerics(config: Config) -> Numerics:
-    """What the kernel rounds P to, as its knob says."""
+    """Numerics of P, as the kernel's knob says."""
     return {"fp16": FINE, "e4m3": COARSE}[str(config["P_DTYPE"])]
 
 

@@ -1,4 +1,4 @@
-"""What a process is confined by: which namespaces this kernel gives, with and without the right to user namespaces."""
+"""Confinement of a process: which namespaces this kernel gives, with and without the right to user namespaces."""
 
 from __future__ import annotations
 

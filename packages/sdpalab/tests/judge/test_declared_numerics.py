@@ -1,4 +1,4 @@
-"""What a kernel declares of its arithmetic reaches the judge as it was said, and nothing else does."""
+"""The arithmetic that a kernel declares reaches the judge unchanged, and nothing else does."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def by_definition(problem: Problem, inputs: Inputs) -> tuple[torch.Tensor, torch
 
 
 class Whole:
-    """What most people write: a float32 softmax of whole rows, rounded before or after it is normalised."""
+    """The usual attention: a float32 softmax of whole rows, rounded before or after it is normalised."""
 
     def __init__(self, before: bool) -> None:
         self._before = before

@@ -98,7 +98,7 @@ def test_without_a_single_row_to_judge_there_is_no_verdict() -> None:
 
 
 def test_other_data_in_the_same_memory_have_their_own_right_output() -> None:
-    """What is remembered by pointer is right on its inputs, and stale on the others."""
+    """A result cached by pointer is right on its inputs, and stale on the others."""
     inputs, other = clean(), make_inputs(PROBLEM, "normal", 4)
     good, fresh = online(PROBLEM, inputs), online(PROBLEM, other)
     outputs = {"first": good, "second": good}

@@ -152,7 +152,7 @@ def test_every_bug_is_far_beyond_the_limits(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_sixteen_bits_are_seen_on_the_longest_sequences_of_the_judge(dtype: str) -> None:
-    """Where the limit is largest beside what 16 bits lose."""
+    """The limit is largest here beside the 16-bit loss."""
     problem = Problem(1, 1, 16, 128, seq_kv=4096, dtype=dtype)
     inputs = make_inputs(problem, "normal", 0)
     assert errors(problem, inputs, online(problem, inputs, tile=64)).within_limit

@@ -33,7 +33,7 @@ UNDECLARED = {"kind": "callable", "device": "none", "config": ""}
 
 
 def judged(problem: Problem, inputs: Inputs, out: Array, about: dict[str, Any] | None = None) -> Evidence:
-    """What the judge makes of ``out``."""
+    """Judge's evidence on ``out``."""
     reply = {"status": None, "changed": []}
     return evaluate(problem, inputs, about or DECLARED, reply, {"first": out, "second": out.copy()})
 
@@ -53,7 +53,7 @@ def torch_math(problem: Problem, inputs: Inputs) -> Array:
 
 
 def softmax_then_round(problem: Problem, inputs: Inputs) -> Array:
-    """What most people write: a float32 softmax, its result in the input's type, times V."""
+    """The usual attention: a float32 softmax, its result in the input's type, times V."""
     q, k, v = (to_torch(array) for array in (inputs.q, inputs.k, inputs.v))
     k, v = (tensor.repeat_interleave(problem.group, dim=1) for tensor in (k, v))
     s = q.float() @ k.float().mT * problem.scale

@@ -162,7 +162,7 @@ def test_lower_precision_is_allowed_only_if_it_is_declared(subject: Implementati
 
 
 def test_a_scale_a_head_is_no_scale_for_64_rows() -> None:
-    """Who declares the finer quantisation and does the coarser is found out where it matters."""
+    """The judge detects a coarser quantisation than declared where it matters."""
     inputs = one_large_row()
     whole, blocks = (subject for subject in DECLARED_LESS if "a scale" in subject.name)
     assert judge_output(LONG, inputs, blocks.compute(LONG, inputs), blocks.numerics).status is Status.PASSED

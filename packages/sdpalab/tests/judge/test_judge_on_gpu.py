@@ -1,4 +1,4 @@
-"""What the process is given that uses a GPU for the judge; the judge with a GPU is in ``tests/standin``."""
+"""Resources of the process that uses a GPU for the judge; the judge with a GPU is in ``tests/standin``."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_slow_first_cases_start_no_second_set(monkeypatch: pytest.MonkeyPatch) -
 
 
 def _alone(monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[bool]:
-    """Of each run of four small cases, whether its launch may use every core."""
+    """Whether the launch of each run of four small cases may use every core."""
     sent: list[Mapping[str, Any]] = []
     exchange = GuardedProcess.exchange
 

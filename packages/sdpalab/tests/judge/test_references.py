@@ -1,4 +1,4 @@
-"""What the judge computes of the inputs alone is computed once for the same inputs, and only for those."""
+"""The judge computes a reference of the inputs alone once for the same inputs, and only for those."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def in_torch(problem: Problem, inputs: Inputs, *, double: bool) -> tuple[torch.T
 
 
 def softmax_then_round(problem: Problem, inputs: Inputs) -> Array:
-    """What most people write: a float32 softmax, its result in the inputs' type, times V."""
+    """The usual attention: a float32 softmax, its result in the inputs' type, times V."""
     scores, v = in_torch(problem, inputs, double=False)
     kind = torch.float16 if problem.dtype == "float16" else torch.bfloat16
     return from_torch((torch.softmax(scores, -1).nan_to_num(0.0).to(kind).float() @ v).to(kind))

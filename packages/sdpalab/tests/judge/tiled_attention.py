@@ -58,7 +58,7 @@ def _finite_max(m: Array) -> Array:
 
 @dataclass(frozen=True)
 class Rounding:
-    """Where an online softmax rounds. The defaults are those of a tensor-core kernel; all others are worse.
+    """Rounding of an online softmax. The defaults are those of a tensor-core kernel; all others are worse.
 
     A type of None is the problem's. The accumulator of O is rounded after every so many keys (0: every tile).
     """

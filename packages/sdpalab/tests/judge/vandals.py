@@ -23,7 +23,7 @@ import warpsan
 
 Tensor = torch.Tensor
 LEFT = "sdpalab-left"
-"""What the processes call themselves that are left behind."""
+"""Name that the processes left behind give themselves."""
 
 
 def good(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
