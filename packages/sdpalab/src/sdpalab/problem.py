@@ -9,6 +9,10 @@ Further fields change the scores, in the vocabulary of FlashAttention's interfac
 - ``window_size=(left, right)``: query i sees keys i - left to i + right, aligned as the causal mask is; -1 is no bound;
 - ``softcap``: a score s becomes softcap * tanh(s / softcap), after the scale and before any mask;
 - ``kv_lengths``: number of valid keys of each batch entry; keys beyond are padding, which no row sees;
+- ``q_lengths``: number of valid queries of each batch entry; rows beyond are padding, and their outputs arbitrary;
+- ``bottom_right``: the causal mask, the window and ALiBi are aligned to the last key instead of the first, as in
+  FlashAttention since version 2.1: query i is at position i + Skv - Sq, with the lengths of the batch entry;
+- ``head_dim_v``: V is [B, Hkv, Skv, Dv] and O [B, H, Sq, Dv];
 - ``attn_mask``: a mask [1 or B, 1 or H, Sq, Skv], boolean (True: seen) or added to the scores;
 - ``alibi_slopes``: a slope for each query head, times abs(i - j), is subtracted from the scores;
 - ``sinks``: a logit for each query head, whose exponential is added to the softmax denominator.
@@ -19,6 +23,7 @@ A row that sees no key has O = 0 and a log-sum-exp of -inf, or its sink.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -95,13 +100,21 @@ class Problem:
         Whether slope_h * abs(i - j) is subtracted from the scores (Press et al. 2022, "Train Short, Test Long").
     sinks : bool
         Whether each head has a sink: a logit without a key (Xiao et al. 2024, "Attention Sinks"; gpt-oss).
+    q_lengths : sequence of int, optional
+        Valid queries of each batch entry, from 0 to Sq. Default: Sq for all.
+    bottom_right : bool
+        Whether the causal mask, the window and ALiBi are aligned to the last valid key. False in the canonical form of
+        a problem where that changes nothing: without any of the three, or with Sq = Skv and no lengths.
+    head_dim_v : int, optional
+        Dv; 0 in the canonical form of a problem where it is D.
 
     Raises
     ------
     ProblemError
         If a size is not a positive integer, ``kv_heads`` does not divide ``heads``, the dtype is unknown, the scale is
         not finite, a side of the window is not an integer from -1 up, the soft cap is negative or not finite,
-        ``kv_lengths`` is not one length from 0 to Skv for each batch entry, or ``attn_mask`` has another form.
+        ``kv_lengths`` (``q_lengths``) is not one length from 0 to Skv (Sq) for each batch entry, or ``attn_mask`` has
+        another form.
     """
 
     batch: int
@@ -119,6 +132,9 @@ class Problem:
     attn_mask: str = ""
     alibi_slopes: bool = False
     sinks: bool = False
+    q_lengths: tuple[int, ...] | None = None
+    bottom_right: bool = False
+    head_dim_v: int = 0
 
     def __init__(
         self,
@@ -138,6 +154,9 @@ class Problem:
         attn_mask: str = "",
         alibi_slopes: bool = False,
         sinks: bool = False,
+        q_lengths: Sequence[int] | None = None,
+        bottom_right: bool = False,
+        head_dim_v: int | None = None,
     ) -> None:
         sizes = {
             "batch": batch,
@@ -146,6 +165,7 @@ class Problem:
             "head_dim": head_dim,
             "kv_heads": heads if kv_heads is None else kv_heads,
             "seq_kv": seq_q if seq_kv is None else seq_kv,
+            "head_dim_v": head_dim_v or head_dim,
         }
         for name, value in sizes.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -154,24 +174,27 @@ class Problem:
             raise ProblemError(f"kv_heads must divide heads, and {sizes['kv_heads']} does not divide {heads}")
         if dtype not in DTYPES:
             raise ProblemError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r}")
-        for name, flag in (("causal", causal), ("alibi_slopes", alibi_slopes), ("sinks", sinks)):
+        flags = {"causal": causal, "alibi_slopes": alibi_slopes, "sinks": sinks, "bottom_right": bottom_right}
+        for name, flag in flags.items():
             if not isinstance(flag, bool):
                 raise ProblemError(f"{name} must be True or False, not {flag!r}")
         if scale is not None and not (isinstance(scale, (int, float)) and math.isfinite(scale)):
             raise ProblemError(f"scale must be a finite number, not {scale!r}")
         if not is_number(softcap) or softcap < 0.0:
             raise ProblemError(f"softcap must be a positive number, or 0 for none, not {softcap!r}")
-        for name, value in sizes.items():
+        sizes["head_dim_v"] *= sizes["head_dim_v"] != head_dim
+        for name, value in {**sizes, **flags}.items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "dtype", dtype)
-        object.__setattr__(self, "causal", causal)
         object.__setattr__(self, "scale", 1.0 / math.sqrt(head_dim) if scale is None else float(scale))
         object.__setattr__(self, "window_size", checked_window(window_size, causal))
         object.__setattr__(self, "softcap", float(softcap))
-        object.__setattr__(self, "kv_lengths", checked_lengths(kv_lengths, batch, self.seq_kv))
+        object.__setattr__(self, "kv_lengths", checked_lengths("kv_lengths", kv_lengths, batch, self.seq_kv))
+        object.__setattr__(self, "q_lengths", checked_lengths("q_lengths", q_lengths, batch, seq_q))
         object.__setattr__(self, "attn_mask", str(MaskForm.parse(attn_mask)) if attn_mask else "")
-        object.__setattr__(self, "alibi_slopes", alibi_slopes)
-        object.__setattr__(self, "sinks", sinks)
+        positions = causal or self.window_size is not None or alibi_slopes
+        same = self.seq_kv == seq_q and self.kv_lengths is None and self.q_lengths is None
+        object.__setattr__(self, "bottom_right", bottom_right and positions and not same)
 
     @property
     def extras(self) -> tuple[str, ...]:
@@ -187,8 +210,11 @@ class Problem:
             scoring["window_size"] = self.window_size
         if self.softcap:
             scoring["softcap"] = self.softcap
-        if self.kv_lengths is not None:
-            scoring["kv_lengths"] = self.kv_lengths
+        if self.bottom_right:
+            scoring["bottom_right"] = self.seq_q
+        for name in ("kv_lengths", "q_lengths"):
+            if getattr(self, name) is not None:
+                scoring[name] = getattr(self, name)  # type: ignore[literal-required]
         return scoring
 
     def scoring_with(self, arrays: Mapping[str, Any]) -> Scoring:
@@ -216,8 +242,9 @@ class Problem:
         dtype; slopes and sinks are float32 [H].
         """
         shapes: dict[str, tuple[tuple[int, ...], str]] = {}
-        if self.kv_lengths is not None:
-            shapes["kv_lengths"] = ((self.batch,), "int32")
+        for name in ("kv_lengths", "q_lengths"):
+            if getattr(self, name) is not None:
+                shapes[name] = ((self.batch,), "int32")
         if (form := self.mask_form) is not None:
             first = (self.batch if form.per_batch else 1, self.heads if form.per_head else 1)
             shapes["attn_mask"] = ((*first, self.seq_q, self.seq_kv), "uint8" if form.type == "bool" else self.dtype)
@@ -228,13 +255,28 @@ class Problem:
 
     @property
     def q_shape(self) -> tuple[int, int, int, int]:
-        """Shape of Q and of O: (B, H, Sq, D)."""
+        """Shape of Q: (B, H, Sq, D)."""
         return (self.batch, self.heads, self.seq_q, self.head_dim)
 
     @property
-    def kv_shape(self) -> tuple[int, int, int, int]:
-        """Shape of K and of V: (B, Hkv, Skv, D)."""
+    def k_shape(self) -> tuple[int, int, int, int]:
+        """Shape of K: (B, Hkv, Skv, D)."""
         return (self.batch, self.kv_heads, self.seq_kv, self.head_dim)
+
+    @property
+    def v_shape(self) -> tuple[int, int, int, int]:
+        """Shape of V: (B, Hkv, Skv, Dv)."""
+        return (self.batch, self.kv_heads, self.seq_kv, self.dim_v)
+
+    @property
+    def o_shape(self) -> tuple[int, int, int, int]:
+        """Shape of O: (B, H, Sq, Dv)."""
+        return (self.batch, self.heads, self.seq_q, self.dim_v)
+
+    @property
+    def dim_v(self) -> int:
+        """Dv: columns of V and O."""
+        return self.head_dim_v or self.head_dim
 
     @property
     def group(self) -> int:
@@ -245,23 +287,32 @@ class Problem:
     def scores(self) -> int:
         """Number of (query, key) pairs that the masks let through, over all heads; an ``attn_mask`` counts as all
         visible, because its content is part of the inputs."""
-        if self.kv_lengths is not None:
-            return sum(self._pairs(length) for length in self.kv_lengths) * self.heads
-        return self._pairs(self.seq_kv) * self.batch * self.heads
+        return self.heads * sum(self._visible(*lengths)[0] * count for lengths, count in self._lengths.items())
 
-    def _pairs(self, keys: int) -> int:
-        """Number of visible (query, key) pairs of one head with ``keys`` keys."""
+    @property
+    def _lengths(self) -> Counter[tuple[int, int]]:
+        """Number of batch entries with each pair of valid queries and valid keys."""
+        rows = self.q_lengths or (self.seq_q,) * self.batch
+        return Counter(zip(rows, self.kv_lengths or (self.seq_kv,) * self.batch, strict=True))
+
+    def _visible(self, rows: int, keys: int) -> tuple[int, int, int]:
+        """Visible (query, key) pairs of one head with these valid queries and keys, its rows that see a key, and its
+        keys that a row sees."""
         left, right = self.window_size or (-1, 0 if self.causal else -1)
-        left, right = (self.seq_q + self.seq_kv if side < 0 else side for side in (left, right))
-        if right >= self.seq_kv and left >= self.seq_q:
-            return self.seq_q * keys
-        rows = range(min(self.seq_q, keys + left))
-        return sum(max(min(row + right, keys - 1) - max(row - left, 0) + 1, 0) for row in rows)
+        if left < 0 and right < 0:
+            return rows * keys, rows * (keys > 0), keys * (rows > 0)
+        ahead = keys - rows if self.bottom_right else 0
+        first_of = [max(row + ahead - left, 0) if left >= 0 else 0 for row in range(rows)]
+        last_of = [min(row + ahead + right, keys - 1) if right >= 0 else keys - 1 for row in range(rows)]
+        spans = [(first, last) for first, last in zip(first_of, last_of, strict=True) if last >= first]
+        if not spans:
+            return 0, 0, 0
+        return sum(last - first + 1 for first, last in spans), len(spans), spans[-1][1] - spans[0][0] + 1
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the two products, 4*D for each visible (query, key) pair."""
-        return 4 * self.head_dim * self.scores
+        """Floating-point operations of the two products, 2 (D + Dv) for each visible (query, key) pair."""
+        return 2 * (self.head_dim + self.dim_v) * self.scores
 
     @property
     def exponentials(self) -> int:
@@ -272,16 +323,15 @@ class Problem:
     def least_bytes(self) -> int:
         """Least DRAM traffic in bytes: Q, K, V and any other array read once, O written once.
 
-        With a window or lengths, only rows of Q that see a key and keys that a row sees are counted.
+        Only rows of Q that see a key and keys that a row sees are counted.
         """
-        left, right = self.window_size or (-1, -1)
-        rows_read = keys_read = 0
-        for length in self.kv_lengths or (self.seq_kv,) * self.batch:
-            rows_read += min(self.seq_q, length + left if left >= 0 else self.seq_q) if length else 0
-            keys_read += length if right < 0 else min(length, self.seq_q + right)
-        q = self.heads * (rows_read + self.batch * self.seq_q) * self.head_dim
+        counts = [(self._visible(*lengths), count) for lengths, count in self._lengths.items()]
+        rows, keys = (sum(seen[axis] * count for seen, count in counts) for axis in (1, 2))
+        written = self.batch * self.seq_q if self.q_lengths is None else sum(self.q_lengths)
+        q_and_o = self.heads * (rows * self.head_dim + written * self.dim_v)
+        k_and_v = self.kv_heads * keys * (self.head_dim + self.dim_v)
         others = sum(math.prod(shape) * ITEM_BYTES[dtype] for shape, dtype in self.array_shapes.values())
-        return DTYPES[self.dtype] * (q + 2 * self.kv_heads * keys_read * self.head_dim) + others
+        return DTYPES[self.dtype] * (q_and_o + k_and_v) + others
 
     @property
     def label(self) -> str:
@@ -301,9 +351,14 @@ class Problem:
             text += f" softcap={self.softcap:g}"
         if self.kv_lengths is not None:
             text += f" kv_lengths={','.join(map(str, self.kv_lengths))}"
+        if self.q_lengths is not None:
+            text += f" q_lengths={','.join(map(str, self.q_lengths))}"
         if self.attn_mask:
             text += f" attn_mask={self.attn_mask}"
-        return text + " alibi_slopes" * self.alibi_slopes + " sinks" * self.sinks
+        if self.head_dim_v:
+            text += f" head_dim_v={self.head_dim_v}"
+        flags = ("alibi_slopes", "sinks", "bottom_right")
+        return " ".join((text, *(name for name in flags if getattr(self, name))))
 
     def with_(self, **changes: Any) -> Problem:
         """A copy with some fields changed, validated like any other.
@@ -319,9 +374,11 @@ class Problem:
         if self.scale == 1.0 / math.sqrt(self.head_dim):
             fields["scale"] = None
         fields |= changes
-        if self.kv_lengths is not None and "kv_lengths" not in changes:
-            batch, seq_kv = int(fields["batch"]), int(fields["seq_kv"] or fields["seq_q"])
-            fields["kv_lengths"] = refitted_lengths(self.kv_lengths, self.batch, self.seq_kv, batch, seq_kv)
+        batch, seq_q = int(fields["batch"]), int(fields["seq_q"])
+        sizes = {"q_lengths": (self.seq_q, seq_q), "kv_lengths": (self.seq_kv, int(fields["seq_kv"] or seq_q))}
+        for name, (seq, new_seq) in sizes.items():
+            if getattr(self, name) is not None and name not in changes:
+                fields[name] = refitted_lengths(getattr(self, name), seq, batch, new_seq)
         return Problem(**fields)
 
     def to_dict(self) -> dict[str, Any]:

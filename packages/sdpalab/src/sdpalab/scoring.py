@@ -9,7 +9,8 @@ With query row i and key j of one head, the score is, in this order,
 
 and row i sees key j if none of these hides it: the causal mask, ``window_size``, ``kv_lengths``, and ``attn_mask``
 (True, or more than -inf). The weights are exp(s) over the sum of all exp(s) that the row sees, plus exp(sink_h) with
-``sinks``.
+``sinks``. With ``bottom_right`` the causal mask, the window and ALiBi use i + keys - queries in place of i, where keys
+and queries are the valid ones of the batch entry: the last query sees the last key.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ __all__ = [
     "refitted_lengths",
 ]
 
-EXTRAS = ("window_size", "softcap", "kv_lengths", "attn_mask", "alibi_slopes", "sinks")
+ARRAYS = ("kv_lengths", "attn_mask", "alibi_slopes", "sinks", "q_lengths")
+"""The extras that have an input array of the same name beside Q, K and V."""
+
+EXTRAS = ("window_size", "softcap", *ARRAYS, "bottom_right", "head_dim_v")
 """Fields that most problems lack. :meth:`sdpalab.problem.Problem.to_dict` contains them only where they are set, and a
 kernel or callable has to declare that it supports them."""
-
-ARRAYS = EXTRAS[2:]
-"""The extras that have an input array of the same name beside Q, K and V."""
 
 
 class ProblemError(UserError):
@@ -57,13 +58,15 @@ class _PlainScoring(TypedDict):
 class Scoring(_PlainScoring, total=False):
     """Score modifiers: the arguments beside Q, K and V of every function that computes attention.
 
-    The last four have the shapes of :attr:`sdpalab.problem.Problem.array_shapes`; without the inputs of a problem only
-    ``kv_lengths`` is set.
+    Arrays have the shapes of :attr:`sdpalab.problem.Problem.array_shapes`; without the inputs of a problem only the
+    lengths are set. ``bottom_right`` is Sq, the number of queries without ``q_lengths``.
     """
 
     window_size: tuple[int, int]
     softcap: float
+    bottom_right: int
     kv_lengths: Sequence[int] | npt.NDArray[Any]
+    q_lengths: Sequence[int] | npt.NDArray[Any]
     attn_mask: npt.NDArray[Any]
     alibi_slopes: npt.NDArray[Any]
     sinks: npt.NDArray[Any]
@@ -124,29 +127,35 @@ def checked_window(sides: Sequence[int] | None, causal: bool) -> tuple[int, int]
     return None if left == right == -1 else (left, right)
 
 
-def checked_lengths(lengths: Sequence[int] | None, batch: int, seq_kv: int) -> tuple[int, ...] | None:
-    """The valid keys of each batch entry as a tuple.
+def checked_lengths(name: str, lengths: Sequence[int] | None, batch: int, seq: int) -> tuple[int, ...] | None:
+    """The valid keys or queries of each batch entry as a tuple.
+
+    Parameters
+    ----------
+    name : {"kv_lengths", "q_lengths"}
+    seq : int
+        Skv or Sq.
 
     Raises
     ------
     ProblemError
-        If there is not one integer from 0 to ``seq_kv`` for each batch entry.
+        If there is not one integer from 0 to ``seq`` for each batch entry.
     """
     if lengths is None:
         return None
     valid = isinstance(lengths, (tuple, list)) and len(lengths) == batch
-    if not valid or any(isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= seq_kv for n in lengths):
+    if not valid or any(isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= seq for n in lengths):
         raise ProblemError(
-            f"kv_lengths must be one integer from 0 to seq_kv = {seq_kv} for each of {batch} batch entries, "
+            f"{name} must be one integer from 0 to seq_{name[:-8]} = {seq} for each of {batch} batch entries, "
             f"not {lengths!r}"
         )
     return tuple(lengths)
 
 
-def refitted_lengths(lengths: Sequence[int], batch: int, seq_kv: int, new_batch: int, new_seq_kv: int) -> list[int]:
-    """Lengths scaled to another batch and number of keys; a nonzero length stays nonzero."""
-    shares = [lengths[n % batch] for n in range(new_batch)]
-    return [max(min(share, 1), min(new_seq_kv, share * new_seq_kv // seq_kv)) for share in shares]
+def refitted_lengths(lengths: Sequence[int], seq: int, new_batch: int, new_seq: int) -> list[int]:
+    """Lengths scaled to another batch and number of keys or queries; a nonzero length stays nonzero."""
+    shares = [lengths[n % len(lengths)] for n in range(new_batch)]
+    return [max(min(share, 1), min(new_seq, share * new_seq // seq)) for share in shares]
 
 
 def _integers(text: str) -> tuple[int, ...]:

@@ -14,9 +14,9 @@ from sdpalab.errors import UserError
 from sdpalab.inputs.arrays import extra_arrays
 from sdpalab.inputs.eight_bit import E4M3_KINDS
 from sdpalab.inputs.kinds import INPUT_KINDS, MAKERS
-from sdpalab.inputs.padding import loud_padding, padded_keys, with_padding
+from sdpalab.inputs.padding import loud_padding, padded_rows, with_padding
 from sdpalab.inputs.source import Source, dtype_of
-from sdpalab.inputs.visibility import hides_keys, key_range, may_see_none, score_bias, visible_keys
+from sdpalab.inputs.visibility import hides_keys, key_range, may_see_none, positions, score_bias, visible_keys
 from sdpalab.problem import Problem
 
 __all__ = [
@@ -30,7 +30,8 @@ __all__ = [
     "loud_padding",
     "make_inputs",
     "may_see_none",
-    "padded_keys",
+    "padded_rows",
+    "positions",
     "score_bias",
     "visible_keys",
     "with_padding",
@@ -45,8 +46,8 @@ of a kernel that branches on scores (each tile has a new maximum; no weight is i
 
 @dataclass(frozen=True)
 class Inputs:
-    """Q [B, H, Sq, D], K and V [B, Hkv, Skv, D]: contiguous arrays of the problem's dtype; and the arrays of
-    :attr:`sdpalab.problem.Problem.array_shapes`, None where the problem lacks them."""
+    """Q [B, H, Sq, D], K [B, Hkv, Skv, D] and V [B, Hkv, Skv, Dv]: contiguous arrays of the problem's dtype; and the
+    arrays of :attr:`sdpalab.problem.Problem.array_shapes`, None where the problem lacks them."""
 
     q: Array
     k: Array
@@ -55,6 +56,7 @@ class Inputs:
     attn_mask: Array | None = None
     alibi_slopes: Array | None = None
     sinks: Array | None = None
+    q_lengths: Array | None = None
 
     @property
     def arrays(self) -> dict[str, Array]:
@@ -67,9 +69,9 @@ class Inputs:
         return self.q, self.k, self.v
 
     def padded(self, fill: float) -> Inputs:
-        """The same inputs with ``fill`` in the padding keys of K and V (:mod:`sdpalab.inputs.padding`)."""
+        """The same inputs with ``fill`` in the padding of Q, K and V (:mod:`sdpalab.inputs.padding`)."""
         k, v = (with_padding(array, self.kv_lengths, fill) for array in (self.k, self.v))
-        return replace(self, k=k, v=v)
+        return replace(self, q=with_padding(self.q, self.q_lengths, fill), k=k, v=v)
 
     def digests(self) -> dict[str, str]:
         """sha256 of each array's bytes, by name."""
@@ -79,7 +81,7 @@ class Inputs:
 def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs:
     """Make Q, K, V and the further arrays of ``problem``: the same bytes for the same arguments, on every platform.
 
-    Keys beyond a length are NaN in K and V.
+    Rows of Q, K and V beyond a length are NaN.
 
     Parameters
     ----------

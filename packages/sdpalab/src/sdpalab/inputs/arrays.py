@@ -34,8 +34,8 @@ def extra_arrays(kind: str, source: Source) -> dict[str, npt.NDArray[Any]]:
     """
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, (shape, dtype) in source.problem.array_shapes.items():
-        if name == "kv_lengths":
-            values: F64 = np.array(source.problem.kv_lengths, np.float64)
+        if name in ("kv_lengths", "q_lengths"):
+            values: F64 = np.array(getattr(source.problem, name), np.float64)
         elif name == "attn_mask":
             values = _mask(kind, source, shape, boolean=dtype == "uint8")
         elif name == "alibi_slopes":
@@ -48,8 +48,9 @@ def extra_arrays(kind: str, source: Source) -> dict[str, npt.NDArray[Any]]:
 
 def _mask(kind: str, source: Source, shape: tuple[int, ...], *, boolean: bool) -> F64:
     seq_q, seq_kv = shape[2:]
+    ahead = seq_kv - seq_q if source.problem.bottom_right else 0
     seen = source.uniform("attn_mask", shape) < (_SEEN if boolean else _FINITE)
-    seen[:, :, np.arange(seq_q), np.minimum(np.arange(seq_q), seq_kv - 1)] = True
+    seen[:, :, np.arange(seq_q), np.clip(np.arange(seq_q) + ahead, 0, seq_kv - 1)] = True
     if kind == "hidden_rows":
         seen[:, :, 1::3] = False
     if boolean:

@@ -29,7 +29,7 @@ def _uniform(source: Source) -> _QKV:
     """K = 0 and V of small integers: every visible key has the same weight, so a key too many or too few, or a wrong
     count in the denominator, changes every output."""
     q, k, _ = source.normal_qkv()
-    return q, 0.0 * k, np.floor(source.uniform("v", source.problem.kv_shape) * 17.0) - 8.0
+    return q, 0.0 * k, np.floor(source.uniform("v", source.problem.v_shape) * 17.0) - 8.0
 
 
 def _codes(source: Source, kind: str, many: int, gap: float) -> tuple[F64, float]:
@@ -58,7 +58,7 @@ def _needle(source: Source) -> _QKV:
     other than causal the needle is in turn the first key that the row sees, the last, or one between."""
     # A gap of 64 between the needle's score and the next: exp(-64) is far below any rounding of V.
     q, k = _needles(source, "needle", 64.0)
-    return q, k, source.normal("v", source.problem.kv_shape)
+    return q, k, source.normal("v", source.problem.v_shape)
 
 
 def _needles(source: Source, kind: str, gap: float) -> tuple[F64, F64]:
@@ -69,13 +69,13 @@ def _needles(source: Source, kind: str, gap: float) -> tuple[F64, F64]:
     rank = np.argsort(source.uniform("order", (problem.batch, problem.heads, keys)), axis=-1)
     row = np.arange(problem.seq_q)
     wanted = np.take(rank, row % keys, axis=-1)
-    if len(problem.extras) > ("softcap" in problem.extras):
+    if set(problem.extras) - {"softcap", "head_dim_v"}:
         for head in np.ndindex(problem.batch, problem.heads):
             wanted[head] = _seen_in_turn(visible_keys(row, keys, head=head, **source.scoring), wanted[head])
     elif problem.causal:
         wanted = wanted % (np.minimum(np.arange(problem.seq_q), keys - 1) + 1)
     q = math.copysign(size, problem.scale) * code[wanted]
-    return q, np.broadcast_to(size * code, problem.kv_shape)
+    return q, np.broadcast_to(size * code, problem.k_shape)
 
 
 def _seen_in_turn(visible: npt.NDArray[np.bool_], rank: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -123,8 +123,8 @@ def _forbidden(source: Source) -> _QKV:
         there = (hidden >= 0) & (hidden < keys)
         wanted[b, h] = np.where(there, own[b, h] * keys + hidden, wanted[b, h])
     q = math.copysign(size, problem.scale) * code[wanted]
-    k = size * code[:-1].reshape(problem.kv_shape)
-    return q, k, source.normal("v", problem.kv_shape)
+    k = size * code[:-1].reshape(problem.k_shape)
+    return q, k, source.normal("v", problem.v_shape)
 
 
 def _sloped(source: Source, rise: float) -> _QKV:
@@ -178,8 +178,8 @@ def _onehot(source: Source) -> _QKV:
     """Each row of V has a single 1, in a column drawn for its key: O shows the weights themselves, summed over the keys
     of a column."""
     q, k, _ = source.normal_qkv()
-    dim = source.problem.head_dim
-    column = np.floor(source.uniform("column", source.problem.kv_shape[:3]) * dim).astype(np.int64)
+    dim = source.problem.dim_v
+    column = np.floor(source.uniform("column", source.problem.v_shape[:3]) * dim).astype(np.int64)
     return q, k, (np.arange(dim) == column[..., None]).astype(np.float64)
 
 
@@ -199,7 +199,7 @@ def _nan_heads(source: Source) -> _QKV:
     q, k, v = source.normal_qkv()
     first = int(source.uniform("first", (1,))[0] * 2)
     for array in (k, v):
-        array.reshape(-1, problem.seq_kv, problem.head_dim)[1 - first :: 2] = math.nan
+        array.reshape(-1, *array.shape[2:])[1 - first :: 2] = math.nan
     return q, k, v
 
 
@@ -235,7 +235,7 @@ def _huge(source: Source) -> _QKV:
     float16 overflows. (In bfloat16 and float32 V stays at 2**100: a sum over keys must fit float32.)"""
     q, k, _ = source.normal_qkv()
     top = 65504.0 if source.problem.dtype == "float16" else 2.0**100
-    v = top * (2.0 * source.uniform("v", source.problem.kv_shape) - 1.0)
+    v = top * (2.0 * source.uniform("v", source.problem.v_shape) - 1.0)
     return 2.0**12 * q, 2.0**-12 * k, v
 
 
@@ -254,7 +254,7 @@ def _uniform_e4m3(source: Source) -> _QKV:
     """K = 0 and V that e4m3 represents exactly with any scale of a kernel that quantises: O is an exact mean, so a key
     too many, a scale or a sum in fewer bits, or the scale of other rows changes O."""
     q, k, _ = source.normal_qkv()
-    return q, 0.0 * k, stepped(two_bits(source, "v", source.problem.kv_shape))
+    return q, 0.0 * k, stepped(two_bits(source, "v", source.problem.v_shape))
 
 
 def _needle_e4m3(source: Source) -> _QKV:
@@ -268,7 +268,7 @@ def _normal_e4m3(source: Source) -> _QKV:
     """Scores of normal size from Q, K and V that e4m3 represents exactly after quantisation: quantisation adds no
     error, so the limits are those of the rounding of P alone."""
     problem = source.problem
-    q, k = (integers(source, *each, 7) for each in (("q", problem.q_shape), ("k", problem.kv_shape)))
+    q, k = (integers(source, *each, 7) for each in (("q", problem.q_shape), ("k", problem.k_shape)))
     # The mean square of these integers is about 19, and of a product of two factors about 5.
     spread = abs(problem.scale or 1.0) * 19.0 * math.sqrt(5.0 * problem.head_dim)
     halvings = round(math.log2(spread / 1.5))
@@ -276,7 +276,7 @@ def _normal_e4m3(source: Source) -> _QKV:
 
 
 def _four_bits(source: Source) -> F64:
-    return stepped(integers(source, "v", source.problem.kv_shape, 14)) / 8.0
+    return stepped(integers(source, "v", source.problem.v_shape, 14)) / 8.0
 
 
 MAKERS: dict[str, Callable[[Source], _QKV]] = {

@@ -15,12 +15,22 @@ if TYPE_CHECKING:
 
     from sdpalab.scoring import Scoring
 
-__all__ = ["Head", "hides_keys", "key_range", "may_see_none", "score_bias", "visible_keys"]
+__all__ = ["Head", "hides_keys", "key_range", "may_see_none", "positions", "score_bias", "visible_keys"]
 
 Ints = npt.NDArray[np.signedinteger[Any]]
 F64 = npt.NDArray[np.float64]
 Head = tuple[int, int]
 """Indices b and h of a query head."""
+
+
+def positions(rows: npt.ArrayLike, seq_kv: int, *, head: Head = (0, 0), **scoring: Unpack[Scoring]) -> Ints:
+    """Key at which each query row stands: the row itself, or with ``bottom_right`` the one that puts the last valid
+    query at the last valid key. It may be negative, or beyond the keys."""
+    row = np.asarray(rows)
+    if "bottom_right" not in scoring:
+        return row
+    queries = int(scoring["q_lengths"][head[0]]) if "q_lengths" in scoring else scoring["bottom_right"]
+    return row + _valid_keys(seq_kv, head, scoring) - queries
 
 
 def key_range(
@@ -37,18 +47,18 @@ def key_range(
     head : (int, int)
         Batch entry and query head.
     **scoring
-        Only ``causal``, ``window_size`` and ``kv_lengths`` are used; the first two are aligned to the top left. An
-        ``attn_mask`` may hide any key of the range.
+        Only ``causal``, ``window_size``, the lengths and ``bottom_right`` are used. An ``attn_mask`` may hide any key
+        of the range.
 
     Returns
     -------
     first, last : ndarray of int, of the shape of ``rows``
     """
-    row = np.asarray(rows)
+    row = positions(rows, seq_kv, head=head, **scoring)
     left, right = scoring.get("window_size", (-1, -1))
     if scoring["causal"]:
         right = 0
-    keys = int(scoring["kv_lengths"][head[0]]) if "kv_lengths" in scoring else seq_kv
+    keys = _valid_keys(seq_kv, head, scoring)
     first = np.zeros_like(row) if left < 0 else np.maximum(row - left, 0)
     last = np.full_like(row, keys - 1) if right < 0 else np.minimum(row + right, keys - 1)
     return first, last
@@ -74,7 +84,8 @@ def score_bias(rows: npt.ArrayLike, seq_kv: int, *, head: Head = (0, 0), **scori
     row, bias = np.asarray(rows), np.zeros((np.size(rows), seq_kv))
     additive = "attn_mask" in scoring and scoring["attn_mask"].dtype != np.uint8
     if "alibi_slopes" in scoring:
-        bias -= float(scoring["alibi_slopes"][head[1]]) * np.abs(row[:, None] - np.arange(seq_kv))
+        distance = positions(row, seq_kv, head=head, **scoring)[:, None] - np.arange(seq_kv)
+        bias -= float(scoring["alibi_slopes"][head[1]]) * np.abs(distance)
     if additive:
         mask = _mask_of(scoring, head)[row].astype(np.float64)
         bias += np.where(np.isneginf(mask), 0.0, mask)
@@ -88,7 +99,11 @@ def hides_keys(scoring: Scoring) -> bool:
 
 def may_see_none(scoring: Scoring) -> bool:
     """Whether rows without a visible key are possible."""
-    return any(name in scoring for name in ("window_size", "kv_lengths", "attn_mask"))
+    return any(name in scoring for name in ("window_size", "kv_lengths", "attn_mask", "bottom_right"))
+
+
+def _valid_keys(seq_kv: int, head: Head, scoring: Scoring) -> int:
+    return int(scoring["kv_lengths"][head[0]]) if "kv_lengths" in scoring else seq_kv
 
 
 def _mask_of(scoring: Scoring, head: Head) -> npt.NDArray[Any]:

@@ -142,8 +142,9 @@ def _small_cases(problem: Problem) -> Iterator[CaseSpec]:
     yield from edges(problem.narrowed(SMALL_WINDOW).with_(batch=1, heads=problem.group, kv_heads=1), (1,))
     if problem.window_size is not None:
         yield from window_edges(small)
-    if problem.kv_lengths is not None:
-        yield from length_edges(small)
+    for name in ("kv_lengths", "q_lengths"):
+        if getattr(problem, name) is not None:
+            yield from length_edges(small, name)
 
 
 def _full(problem: Problem) -> Iterator[CaseSpec]:

@@ -22,6 +22,9 @@ __all__ = ["CLAIMED_HEAD_DIMS", "claim_cases", "claimed_by"]
 CLAIMED_HEAD_DIMS = (32, 64, 96, 128, 256)
 """Head dimensions on which a kernel's claims are judged."""
 
+VALUE_DIMS = ((64, 32), (64, 128), (128, 64), (192, 128))
+"""Head dimensions D and Dv on which a claim of ``head_dim_v`` is judged."""
+
 SHORT_SEQ = 100
 """Longest sequence of a case on a head dimension or a group of heads; each such case is a separate build."""
 
@@ -34,6 +37,9 @@ _PLAIN: Changes = {
     "attn_mask": "",
     "alibi_slopes": False,
     "sinks": False,
+    "q_lengths": None,
+    "bottom_right": False,
+    "head_dim_v": None,
 }
 """A problem without extras."""
 
@@ -50,8 +56,20 @@ _OF_EXTRAS: Mapping[str, tuple[tuple[Changes, tuple[str, ...]], ...]] = {
     ),
     "alibi_slopes": (({"alibi_slopes": True}, ("normal",)),),
     "sinks": (({"sinks": True}, ("normal", "large_logits")),),
+    "q_lengths": (({"batch": 2, "q_lengths": (1.0, 0.4)}, ("normal", "needle", "uniform")),),
+    "bottom_right": (
+        ({"bottom_right": True, "causal": True, "seq_q": 0.3}, ("normal", "forbidden", "uniform")),
+        ({"bottom_right": True, "causal": True, "seq_kv": 0.7}, ("normal", "uniform")),
+        ({"bottom_right": True, "window_size": (0.28, 0.0), "causal": True, "seq_q": 0.6}, ("normal", "forbidden")),
+        (
+            {"bottom_right": True, "causal": True, "seq_q": 0.1, "batch": 2, "kv_lengths": (1.0, 0.4)},
+            ("normal", "forbidden"),
+        ),
+    ),
+    "head_dim_v": tuple(({"head_dim": d, "head_dim_v": dv}, ("normal", "onehot")) for d, dv in VALUE_DIMS),
 }
-"""Fields of the problems for each extra, and the inputs on them; windows and lengths are shares of the keys."""
+"""Fields of the problems for each extra, and the inputs on them. Windows, lengths and sequences are shares: of the
+queries for ``q_lengths`` and ``seq_q``, otherwise of the keys."""
 
 
 def claim_cases(problem: Problem, level: str) -> Iterator[CaseSpec]:
@@ -81,15 +99,20 @@ def claim_cases(problem: Problem, level: str) -> Iterator[CaseSpec]:
 
 
 def _of_extra(plain: Problem, name: str, changes: Changes, kinds: tuple[str, ...], level: str) -> Iterator[CaseSpec]:
-    lengths, window = (
-        None if name not in changes else tuple(int(share * plain.seq_kv) for share in changes[name])
-        for name in ("kv_lengths", "window_size")
-    )
-    problem = plain.with_(**{**changes, "kv_lengths": lengths, "window_size": window})
+    sizes = {"seq_q": plain.seq_q, "seq_kv": plain.seq_kv}
+    problem = plain.with_(**sizes | {field: _of_share(plain, field, share) for field, share in changes.items()})
     yield from _on(problem, kinds, name)
-    if level == "full":
-        edges = [*window_edges(problem)] if problem.window_size else [*length_edges(problem)] if lengths else []
+    if level == "full" and name in ("window_size", "kv_lengths", "q_lengths"):
+        edges = window_edges(problem) if name == "window_size" else length_edges(problem, name)
         yield from (replace(spec, claim=name) for spec in edges)
+
+
+def _of_share(plain: Problem, field: str, share: Any) -> Any:
+    """The value of a field; sizes are shares of the sequence."""
+    if field not in ("window_size", "kv_lengths", "q_lengths", "seq_q", "seq_kv"):
+        return share
+    seq = plain.seq_q if field in ("q_lengths", "seq_q") else plain.seq_kv
+    return max(1, int(share * seq)) if isinstance(share, float) else tuple(int(each * seq) for each in share)
 
 
 def _on(problem: Problem, kinds: tuple[str, ...], claim: str) -> Iterator[CaseSpec]:

@@ -120,15 +120,17 @@ def window_edges(small: Problem) -> Iterator[CaseSpec]:
         yield CaseSpec(f"{none.label} uniform", none, "uniform")
 
 
-def length_edges(small: Problem) -> Iterator[CaseSpec]:
-    """A batch entry without keys, one with one key, one with all, and lengths at the edges of the kernel's tiles."""
-    keys = small.seq_kv
-    for pair in ((0, keys), (keys, 1)):
-        yield normal_case(small.with_(kv_lengths=pair))
-    yield CaseSpec(f"{small.label} all but one key", small.with_(kv_lengths=(keys - 1, keys)), "uniform")
+def length_edges(small: Problem, name: str = "kv_lengths") -> Iterator[CaseSpec]:
+    """A batch entry without keys (or queries), one with one, one with all, and lengths at the edges of the kernel's
+    tiles."""
+    seq = small.seq_kv if name == "kv_lengths" else small.seq_q
+    for pair in ((0, seq), (seq, 1)):
+        yield normal_case(small.with_(**{name: pair}))
+    all_but_one = small.with_(**{name: (seq - 1, seq)})
+    yield CaseSpec(f"{small.label} all but one {'key' if name == 'kv_lengths' else 'query'}", all_but_one, "uniform")
     for tile in TILES[:-1]:
-        for pair in ((tile - 1, tile), (tile, tile + 1)) if tile < keys else ():
-            edge = normal_case(small.with_(kv_lengths=pair))
+        for pair in ((tile - 1, tile), (tile, tile + 1)) if tile < seq else ():
+            edge = normal_case(small.with_(**{name: pair}))
             yield replace(edge, name=f"{edge.problem.label} edge of {tile}", tile=tile)
 
 
@@ -166,9 +168,10 @@ def small_version(problem: Problem) -> Problem:
     small = problem.narrowed(SMALL_WINDOW)
     if problem.mask_form is not None and problem.mask_form.per_batch:
         batch = min(problem.batch, 2)
-    if problem.kv_lengths is not None:
-        batch, least = 2, min(problem.kv_lengths)
-        small = small.with_(batch=2, kv_lengths=(least, least // 2 or problem.seq_kv // 2))
+    for name, seq in (("kv_lengths", problem.seq_kv), ("q_lengths", problem.seq_q)):
+        if lengths := getattr(problem, name):
+            batch, least = 2, min(lengths)
+            small = small.with_(batch=2, **{name: (least, least // 2 or seq // 2)})
     return small.with_(
         batch=batch,
         heads=kv_heads * problem.group,

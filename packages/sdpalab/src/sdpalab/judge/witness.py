@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.errors import MachineError
-from sdpalab.inputs import score_bias, visible_keys, with_padding
+from sdpalab.inputs import may_see_none, score_bias, visible_keys, with_padding
 from sdpalab.judge.rule.reference import Rows
 from sdpalab.judge.tensors import from_torch, to_torch, to_torch_mask
 
@@ -95,7 +95,7 @@ def witness_output(
     Parameters
     ----------
     q : ndarray of float16 or bfloat16, [B, H, Sq, D]
-    k, v : ndarray of the same dtype, [B, Hkv, Skv, D]
+    k, v : ndarray of the same dtype, [B, Hkv, Skv, D] and [B, Hkv, Skv, Dv]
         Hkv divides H; each head is repeated for its group, because some backends of some torch versions do not. Padding
         is passed to torch as zeros, because a backend multiplies it by weights of 0.
     backend : Backend, optional
@@ -109,7 +109,7 @@ def witness_output(
 
     Returns
     -------
-    ndarray of the dtype of ``q``, [B, H, Sq, D], or of the chosen rows only
+    ndarray of the dtype of ``q``, [B, H, Sq, Dv], or of the chosen rows only
 
     Raises
     ------
@@ -124,11 +124,12 @@ def witness_output(
             raise WitnessUnavailable(f"torch {torch.__version__} has no attention with {name}")
     group, scale, causal = q.shape[1] // k.shape[1], scoring["scale"], scoring["causal"]
     mask = None
-    if any(name in scoring for name in ("window_size", "kv_lengths", "attn_mask")) or (causal and rows is not None):
+    if may_see_none(scoring) or (causal and rows is not None):
         wanted = np.arange(q.shape[2]) if rows is None else rows
         mask = to_torch_mask(joined_mask(q, k, wanted, scoring)).to(device)
         causal = False
     k, v = (with_padding(array, scoring.get("kv_lengths"), 0.0) for array in (k, v))
+    q = with_padding(q, scoring.get("q_lengths"), 0.0)
     if rows is not None:
         q = np.ascontiguousarray(q[:, :, rows])
     # torch scales after it masks, and -inf times a negative number or 0 is no mask: Q is rescaled instead.
@@ -152,7 +153,8 @@ def witness_output(
 def joined_mask(q: Array, k: Array, rows: npt.NDArray[np.intp], scoring: Scoring) -> Array:
     """All masks of the rows combined, [1 or B, 1 or H, rows, Skv]: boolean, or in the dtype of an additive mask."""
     shape = scoring["attn_mask"].shape[:2] if "attn_mask" in scoring else (1, 1)
-    shape = (q.shape[0] if "kv_lengths" in scoring else shape[0], shape[1])
+    by_entry = "kv_lengths" in scoring or "q_lengths" in scoring
+    shape = (q.shape[0] if by_entry else shape[0], shape[1])
     parts = []
     for head in np.ndindex(*shape):
         visible = visible_keys(rows, k.shape[2], head=head, **scoring)

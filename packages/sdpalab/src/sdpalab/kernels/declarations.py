@@ -194,9 +194,11 @@ def extra_constants(problem: Problem, takes: Collection[str]) -> dict[str, int |
         constants["WINDOW_LEFT"], constants["WINDOW_RIGHT"] = problem.window_size or (-1, -1)
     if "softcap" in takes:
         constants["SOFTCAP"] = problem.softcap
-    for name in ("kv_lengths", "alibi_slopes", "sinks"):
+    for name in ("kv_lengths", "q_lengths", "alibi_slopes", "sinks", "bottom_right"):
         if name in takes:
-            constants[name.upper()] = int(name in problem.array_shapes)
+            constants[name.upper()] = int(name in problem.extras)
+    if "head_dim_v" in takes:
+        constants["HEAD_DIM_V"] = problem.dim_v
     if "attn_mask" in takes:
         form = problem.mask_form
         constants["ATTN_MASK"] = 0 if form is None else 1 if form.type == "bool" else 2

@@ -143,8 +143,8 @@ class OutputCheck:
     def __call__(self, out: Array) -> str:
         """Error of ``out``; empty if right. Outputs with the same bits as the last right one are not judged again."""
         problem = self._outputs.problem
-        if out.shape != problem.q_shape or out.dtype != self._outputs.inputs.q.dtype:
-            return f"it is {out.dtype} {out.shape}, not {problem.dtype} {problem.q_shape}"
+        if out.shape != problem.o_shape or out.dtype != self._outputs.inputs.q.dtype:
+            return f"it is {out.dtype} {out.shape}, not {problem.dtype} {problem.o_shape}"
         content = out.tobytes()
         if content == self._passed:
             return ""

@@ -48,11 +48,12 @@ def arrays_of(
     ValueError, KeyError
         If an array is missing, or has a wrong number of bytes.
     """
-    keys = (problem.kv_shape, problem.dtype)
-    forms = {"k": keys, "v": keys, "lse": (problem.q_shape[:3], "float32"), **problem.array_shapes}
+    shapes = {"q": problem.q_shape, "k": problem.k_shape, "v": problem.v_shape}
+    forms = {name: (shape, problem.dtype) for name, shape in shapes.items()}
+    forms |= {"lse": (problem.q_shape[:3], "float32"), **problem.array_shapes}
     paths, arrays = paths_of(digests), {}
     for name in names:
-        shape, dtype = forms.get(name, (problem.q_shape, problem.dtype))
+        shape, dtype = forms.get(name, (problem.o_shape, problem.dtype))
         kind, raw = dtype_of(dtype), members[paths[name]]
         if len(raw) != kind.itemsize * math.prod(shape):
             raise ValueError(f"{name} has {len(raw)} bytes, and is {'x'.join(map(str, shape))} {dtype}")

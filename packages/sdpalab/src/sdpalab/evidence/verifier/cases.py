@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from threading import Thread
@@ -18,7 +18,7 @@ from sdpalab.evidence.verifier.archive import Members
 from sdpalab.evidence.verifier.arrays import arrays_of, inputs_of, is_at, near, paths_of, problem_of
 from sdpalab.evidence.verifier.facts import STATUSES
 from sdpalab.evidence.verifier.findings import MALFORMED, Findings
-from sdpalab.inputs import make_inputs, padded_keys
+from sdpalab.inputs import make_inputs, padded_rows
 from sdpalab.judge.rule.exact import ExactElements, cap_error_of, exact_elements, has_exact_elements
 from sdpalab.judge.rule.figures import Errors, Limits, LseErrors, broken_rules, keeps_original_contract
 from sdpalab.judge.rule.limits import UNIT_ROUNDOFF, limits_for, measure, row_errors
@@ -208,12 +208,15 @@ class SameInputs:
         findings: list[str] = []
         names = [name for name in ("o", "yardstick", "lse") if name in case["digests"]]
         arrays = arrays_of(self.problem, case["digests"], self.members, names)
-        lengths = self.problem.kv_lengths
-        if lengths is not None and self.scoring["kv_lengths"].tolist() != list(lengths):
-            findings.append("its array of lengths is not that of its problem")
-        padding = padded_keys(lengths, self.problem.batch, self.problem.seq_kv)
-        behind = {name: np.moveaxis(getattr(self.inputs, name), 2, 1)[padding] for name in "kv"}
-        findings += [f"the padding of {name} is not NaN" for name, keys in behind.items() if not np.isnan(keys).all()]
+        for name, padded in {"kv_lengths": "kv", "q_lengths": "q"}.items():
+            lengths = getattr(self.problem, name)
+            if lengths is None:
+                continue
+            if self.scoring[name].tolist() != list(lengths):  # type: ignore[literal-required]
+                findings.append(f"its array of {name} is not that of its problem")
+            findings += [
+                f"the padding of {array} is not NaN" for array in padded if not self.is_padded(array, lengths)
+            ]
         if case["inputs"] == "normal":
             findings += self.normal_findings(case["seed"])
         declared = case["run"]["numerics"]
@@ -232,6 +235,11 @@ class SameInputs:
         if case["status"] != status:
             findings.append(f"the record says {case['status']}, and its arrays say {status}")
         return findings
+
+    def is_padded(self, name: str, lengths: Sequence[int]) -> bool:
+        """Whether all rows of Q, K or V beyond the lengths are NaN."""
+        array = getattr(self.inputs, name)
+        return bool(np.isnan(np.moveaxis(array, 2, 1)[padded_rows(lengths, *array.shape[::2])]).all())
 
     def normal_findings(self, seed: int) -> list[str]:
         """Findings about inputs that are not the normal inputs of a seed."""

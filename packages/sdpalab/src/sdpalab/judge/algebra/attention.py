@@ -67,7 +67,7 @@ def drawn(problem: Problem, seed: int = SEED) -> dict[str, Array]:
     """Random 16-bit numbers, uint16, from which :meth:`warpsan.numerics.ring.Ring.elements` makes the codes of Q, K and
     V; and the problem's lengths, int32, if any."""
     rng = np.random.default_rng(seed)
-    shapes = {"q": problem.q_shape, "k": problem.kv_shape, "v": problem.kv_shape}
+    shapes = {"q": problem.q_shape, "k": problem.k_shape, "v": problem.v_shape}
     draws: dict[str, Array] = {
         name: rng.integers(0, 1 << 16, shape).astype(np.uint16) for name, shape in shapes.items()
     }
@@ -113,7 +113,7 @@ def compare(ring: Ring, problem: Problem, inputs: dict[str, Array], out: Array, 
     sums = _attention(ring, scores, values, seen, factor).sums
     return RingComparison(
         factor,
-        int(unequal.size - left_out.sum() * problem.head_dim),
+        int(unequal.size - left_out.sum() * problem.dim_v),
         len(places),
         tuple(int(each) for each in places[0]) if len(places) else None,  # type: ignore[arg-type]
         int(left_out.sum()),

@@ -147,9 +147,9 @@ def evaluate(
         return Evidence(Status(reply["status"]), reason, run=_hazards(reply))
     expected = ("first", "second") if "other" not in outputs else ("first", "second", "other")
     for out in map(outputs.get, expected):
-        if out is None or out.shape != problem.q_shape or out.dtype != dtype_of(problem.dtype):
+        if out is None or out.shape != problem.o_shape or out.dtype != dtype_of(problem.dtype):
             got = "nothing" if out is None else f"{out.dtype} {out.shape}"
-            return Evidence(Status.BAD_OUTPUT, f"the output is {got}, not {problem.dtype} {problem.q_shape}")
+            return Evidence(Status.BAD_OUTPUT, f"the output is {got}, not {problem.dtype} {problem.o_shape}")
 
     lse = outputs.get("lse")
     if lse is not None and (lse.shape != problem.q_shape[:3] or lse.dtype != np.float32):
@@ -159,7 +159,7 @@ def evaluate(
 
     first, second = outputs["first"], outputs["second"]
     numerics = declared_numerics(about)
-    rows = judged_rows(*inputs.qkv, inputs.kv_lengths)
+    rows = judged_rows(*inputs.qkv, inputs.kv_lengths, inputs.q_lengths)
     same = first[rows].tobytes() == second[rows].tobytes()
     judged = judge_output(problem, inputs, first, numerics, lse, written=same)
     arrays = {"o": first, "yardstick": judged.yardstick} | ({} if same else {"o_second": second})

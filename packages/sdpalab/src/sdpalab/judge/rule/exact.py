@@ -150,7 +150,7 @@ def exact_elements(
     """
     shape = q.shape[:3] + v.shape[3:]
     expected, mask, key = np.zeros(shape, q.dtype), np.zeros(shape, bool), np.full(shape[:3], -1, np.int64)
-    judged = judged_rows(q, k, v, scoring.get("kv_lengths"))
+    judged = judged_rows(q, k, v, scoring.get("kv_lengths"), scoring.get("q_lengths"))
     q, k, v = finite(q), finite(k), finite(v)
     level = _level_rows(q, k, v, scoring, any_count, quantised)
     if quantised is not None:

@@ -104,7 +104,7 @@ def log_sum_exp_float64(
     reference, limit : ndarray of float64, [B, H, Sq]
         NaN in rows that are not judged. In a row that sees no key the reference is -inf and the limit 0.
     """
-    judged = judged_rows(q, k, v, scoring.get("kv_lengths"))
+    judged = judged_rows(q, k, v, scoring.get("kv_lengths"), scoring.get("q_lengths"))
     head_dim, seq_q, seq_kv = q.shape[3], q.shape[2], k.shape[2]
     q, k = finite(q), finite(k)
     dot_error = head_dim * DOT_ERROR
@@ -154,6 +154,10 @@ def _products_alone(scoring: Scoring) -> Scoring:
         alone["window_size"] = scoring["window_size"]
     if "kv_lengths" in scoring:
         alone["kv_lengths"] = scoring["kv_lengths"]
+    if "q_lengths" in scoring:
+        alone["q_lengths"] = scoring["q_lengths"]
+    if "bottom_right" in scoring:
+        alone["bottom_right"] = scoring["bottom_right"]
     if "attn_mask" in scoring:
         mask = scoring["attn_mask"]
         alone["attn_mask"] = mask if mask.dtype == np.uint8 else (~np.isneginf(mask)).astype(np.uint8)

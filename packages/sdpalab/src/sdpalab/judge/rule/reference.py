@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.inputs import hides_keys, padded_keys, score_bias, visible_keys
+from sdpalab.inputs import hides_keys, padded_rows, score_bias, visible_keys
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -41,18 +41,25 @@ MOST_WEIGHT_BYTES = 64 << 20
 """Most bytes of weights that :class:`Weights` keeps; the mission shape (1x8x512x64) takes 16 MiB."""
 
 
-def judged_rows(q: Array, k: Array, v: Array, kv_lengths: Sequence[int] | Array | None = None) -> npt.NDArray[np.bool_]:
-    """Mask of the judged output rows, [B, H, Sq]: rows with a finite Q and finite keys in the whole head.
+Lengths: TypeAlias = "Sequence[int] | Array | None"
+"""Valid keys or queries of each batch entry; None for all."""
+
+
+def judged_rows(
+    q: Array, k: Array, v: Array, kv_lengths: Lengths = None, q_lengths: Lengths = None
+) -> npt.NDArray[np.bool_]:
+    """Mask of the judged output rows, [B, H, Sq]: valid rows with a finite Q and finite keys in the whole head.
 
     A NaN or an infinity in Q affects its row only. In K or V it affects the whole head, including rows from which the
     causal mask hides it: a kernel that masks within a tile multiplies the key's V by a weight of 0, and 0 times NaN is
     NaN (torch's own kernels do so). Keys beyond a length are ignored: no row may depend on their content. All other
     rows have a finite result.
     """
-    padded = padded_keys(kv_lengths, k.shape[0], k.shape[2])[:, None]
-    fine = ((is_finite(k) & is_finite(v)).all(axis=3) | padded).all(axis=2)
+    padded = padded_rows(kv_lengths, k.shape[0], k.shape[2])[:, None]
+    fine = (is_finite(k).all(axis=3) & is_finite(v).all(axis=3) | padded).all(axis=2)
     heads = np.repeat(fine, q.shape[1] // k.shape[1], axis=1)
-    judged: npt.NDArray[np.bool_] = is_finite(q).all(axis=-1) & heads[:, :, None]
+    valid = ~padded_rows(q_lengths, q.shape[0], q.shape[2])[:, None]
+    judged: npt.NDArray[np.bool_] = is_finite(q).all(axis=-1) & heads[:, :, None] & valid
     return judged
 
 
@@ -226,7 +233,7 @@ def attention_float64(
 
     Parameters
     ----------
-    q, k, v : ndarray, [B, H, Sq, D], [B, Hkv, Skv, D], [B, Hkv, Skv, D]
+    q, k, v : ndarray, [B, H, Sq, D], [B, Hkv, Skv, D], [B, Hkv, Skv, Dv]
         Used unchanged: the rounding of the inputs to 16 bits is part of the problem, not an error.
     weights : iterable, optional
         Precomputed result of :func:`weight_blocks` for these arguments.
@@ -235,7 +242,7 @@ def attention_float64(
 
     Returns
     -------
-    ndarray of float64, [B, H, Sq, D], or of the chosen rows only
+    ndarray of float64, [B, H, Sq, Dv], or of the chosen rows only
         NaN in rows that are not judged (:func:`judged_rows`), finite everywhere else, for any content of the padding.
 
     Raises
@@ -252,6 +259,6 @@ def attention_float64(
         out[b, h, block] = (each.weights @ values[b, h // group]) / weight_sums(each.total)
     if not np.isfinite(out).all():
         raise ValueError(f"with scale {scoring['scale']:g} the scores are too large for float64")
-    judged = judged_rows(q, k, v, scoring.get("kv_lengths"))
+    judged = judged_rows(q, k, v, scoring.get("kv_lengths"), scoring.get("q_lengths"))
     out[~(judged if rows is None else judged[:, :, rows])] = np.nan
     return out

@@ -85,10 +85,10 @@ def _reversed_heads(problem: Problem, inputs: Inputs) -> tuple[Problem, Inputs]:
 
 def _first_head(problem: Problem, inputs: Inputs) -> tuple[Problem, Inputs]:
     group, first = problem.group, {}
-    lengths = None if problem.kv_lengths is None else problem.kv_lengths[:1]
-    alone = problem.with_(batch=1, heads=group, kv_heads=1, kv_lengths=lengths)
+    keys, queries = (lengths and lengths[:1] for lengths in (problem.kv_lengths, problem.q_lengths))
+    alone = problem.with_(batch=1, heads=group, kv_heads=1, kv_lengths=keys, q_lengths=queries)
     for name, array in inputs.arrays.items():
-        if name == "kv_lengths":
+        if name in ("kv_lengths", "q_lengths"):
             first[name] = array[:1]
         elif name in ("alibi_slopes", "sinks"):
             first[name] = array[:group]
@@ -149,7 +149,7 @@ def broken_relation(
     numerics : Numerics
         As for :func:`sdpalab.judge.rule.evaluate.judge_output`, by which the related output is judged on its own.
     """
-    if related.shape != related_problem.q_shape or related.dtype != dtype_of(related_problem.dtype):
+    if related.shape != related_problem.o_shape or related.dtype != dtype_of(related_problem.dtype):
         return f"on related inputs the output is {related.dtype} {related.shape} ({relation.says})", related.size
     judged = judge_output(related_problem, related_inputs, related, numerics)
     differs = relation.differs(out, related, problem)

@@ -9,7 +9,7 @@ the relative L2 error in float16 (bfloat16) is
 Eager attention keeps the scores in the 16-bit type, and has two to three times the error. A window and lengths are
 passed to torch as a mask, combined with the problem's own mask.
 
-No torch backend supports a soft cap, ALiBi or sinks. For these the yardstick is composed of torch's products, tanh and
+No torch backend supports a soft cap, ALiBi or sinks, and ``flash`` needs Dv = D. Otherwise the yardstick is composed of torch's products, tanh and
 softmax in float32, with the normalised weights and the output rounded to the inputs' type, as ``flash`` does in one
 tile. (Flex attention supports them, but needs a C++ compiler on a CPU.)
 """
@@ -47,8 +47,9 @@ def torch_output(q: Array, k: Array, v: Array, *, rows: Rows = None, **scoring: 
         If this torch has no such backend, or it fails.
     """
     wanted = np.arange(q.shape[2]) if rows is None else rows
-    if any(name in scoring for name in BEYOND_TORCH):
+    if any(name in scoring for name in BEYOND_TORCH) or q.shape[3] != v.shape[3]:
         k, v = (with_padding(array, scoring.get("kv_lengths"), 0.0) for array in (k, v))
+        q = with_padding(q, scoring.get("q_lengths"), 0.0)
         out = _composed(q[:, :, wanted], k, v, wanted, scoring)
     else:
         out = witness_output(q, k, v, backend=Backend.FLASH, rows=rows, **scoring)
@@ -63,7 +64,7 @@ def _composed(q: Array, k: Array, v: Array, rows: npt.NDArray[np.intp], scoring:
 
     group, cap, keys = q.shape[1] // k.shape[1], scoring.get("softcap", 0.0), k.shape[2]
     query, key, value = (to_torch(np.ascontiguousarray(array)) for array in (q, k, v))
-    out = torch.empty_like(query)
+    out = torch.empty(*q.shape[:3], v.shape[3], dtype=query.dtype)
     for b, h in np.ndindex(*q.shape[:2]):
         scores = query[b, h].float() @ key[b, h // group].float().mT * scoring["scale"]
         if cap:

@@ -114,8 +114,8 @@ def _checked(out: Any, problem: Problem, dtype: torch.dtype) -> torch.Tensor:
         raise BadOutput(f"the candidate returned {type(out).__name__}, not a torch.Tensor")
     if out.device.type != "cpu" or out.layout != torch.strided:
         raise BadOutput(f"the candidate returned a tensor on {out.device} in layout {out.layout}")
-    if tuple(out.shape) != problem.q_shape:
-        raise BadOutput(f"the output has shape {tuple(out.shape)}, not {problem.q_shape}")
+    if tuple(out.shape) != problem.o_shape:
+        raise BadOutput(f"the output has shape {tuple(out.shape)}, not {problem.o_shape}")
     if out.dtype != dtype:
         raise BadOutput(f"the output has dtype {out.dtype}, not {dtype}")
     return out
