@@ -13,6 +13,7 @@ Further fields change the scores, in the vocabulary of FlashAttention's interfac
 - ``bottom_right``: the causal mask, the window and ALiBi are aligned to the last key instead of the first, as in
   FlashAttention since version 2.1: query i is at position i + Skv - Sq, with the lengths of the batch entry;
 - ``head_dim_v``: V is [B, Hkv, Skv, Dv] and O [B, H, Sq, Dv];
+- ``task="backward"``: the gradients dQ, dK and dV of sum(O * dO), for a given dO of the shape of O;
 - ``attn_mask``: a mask [1 or B, 1 or H, Sq, Skv], boolean (True: seen) or added to the scores;
 - ``alibi_slopes``: a slope for each query head, times abs(i - j), is subtracted from the scores;
 - ``sinks``: a logit for each query head, whose exponential is added to the softmax denominator.
@@ -25,13 +26,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
 from sdpalab.scoring import (
     ARRAYS,
     EXTRAS,
+    FIELDS,
+    TASKS,
     MaskForm,
     ProblemError,
     Scoring,
@@ -47,6 +50,7 @@ __all__ = [
     "ARRAYS",
     "DTYPES",
     "EXTRAS",
+    "FIELDS",
     "HALF_DTYPES",
     "MISSION",
     "NAMED_PROBLEMS",
@@ -107,6 +111,8 @@ class Problem:
         a problem where that changes nothing: without any of the three, or with Sq = Skv and no lengths.
     head_dim_v : int, optional
         Dv; 0 in the canonical form of a problem where it is D.
+    task : {"forward", "backward"}
+        Result: O, or the gradients dQ, dK and dV.
 
     Raises
     ------
@@ -135,6 +141,7 @@ class Problem:
     q_lengths: tuple[int, ...] | None = None
     bottom_right: bool = False
     head_dim_v: int = 0
+    task: str = "forward"
 
     def __init__(
         self,
@@ -157,6 +164,7 @@ class Problem:
         q_lengths: Sequence[int] | None = None,
         bottom_right: bool = False,
         head_dim_v: int | None = None,
+        task: str = "forward",
     ) -> None:
         sizes = {
             "batch": batch,
@@ -174,6 +182,8 @@ class Problem:
             raise ProblemError(f"kv_heads must divide heads, and {sizes['kv_heads']} does not divide {heads}")
         if dtype not in DTYPES:
             raise ProblemError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r}")
+        if task not in TASKS:
+            raise ProblemError(f"task must be one of {', '.join(TASKS)}, not {task!r}")
         flags = {"causal": causal, "alibi_slopes": alibi_slopes, "sinks": sinks, "bottom_right": bottom_right}
         for name, flag in flags.items():
             if not isinstance(flag, bool):
@@ -186,6 +196,7 @@ class Problem:
         for name, value in {**sizes, **flags}.items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "task", task)
         object.__setattr__(self, "scale", 1.0 / math.sqrt(head_dim) if scale is None else float(scale))
         object.__setattr__(self, "window_size", checked_window(window_size, causal))
         object.__setattr__(self, "softcap", float(softcap))
@@ -200,6 +211,17 @@ class Problem:
     def extras(self) -> tuple[str, ...]:
         """Names among :data:`EXTRAS` that this problem sets."""
         return tuple(name for name in EXTRAS if getattr(self, name))
+
+    @property
+    def backward(self) -> bool:
+        """Whether the task is the gradients."""
+        return self.task == "backward"
+
+    @property
+    def outputs(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the outputs of the task by name, all of the problem's dtype."""
+        shapes = {"o": self.o_shape, "dq": self.q_shape, "dk": self.k_shape, "dv": self.v_shape}
+        return {name: shapes[name] for name in TASKS[self.task]}
 
     @property
     def scoring(self) -> Scoring:
@@ -219,7 +241,7 @@ class Problem:
 
     def scoring_with(self, arrays: Mapping[str, Any]) -> Scoring:
         """Score arguments as keywords, with the further arrays taken from ``arrays`` by name."""
-        further = {name: arrays[name] for name in self.array_shapes if name in arrays}
+        further = {name: arrays[name] for name in ARRAYS if name in self.array_shapes and name in arrays}
         return {**self.scoring, **further}  # type: ignore[typeddict-item]
 
     def narrowed(self, most: int) -> Problem:
@@ -239,7 +261,8 @@ class Problem:
         """Shape and dtype of each input array beside Q, K and V, by name.
 
         Lengths are int32 [B]; a mask is [1 or B, 1 or H, Sq, Skv], of bytes (0: hidden, 1: seen) or of the problem's
-        dtype; slopes and sinks are float32 [H].
+        dtype; slopes and sinks are float32 [H]. The gradients need dO, and O and the log-sum-exp (float32 [B, H, Sq])
+        of the forward pass.
         """
         shapes: dict[str, tuple[tuple[int, ...], str]] = {}
         for name in ("kv_lengths", "q_lengths"):
@@ -251,6 +274,9 @@ class Problem:
         for name in ("alibi_slopes", "sinks"):
             if getattr(self, name):
                 shapes[name] = ((self.heads,), "float32")
+        if self.backward:
+            shapes |= {"do": (self.o_shape, self.dtype), "o": (self.o_shape, self.dtype)}
+            shapes["lse"] = (self.o_shape[:3], "float32")
         return shapes
 
     @property
@@ -311,8 +337,10 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the two products, 2 (D + Dv) for each visible (query, key) pair."""
-        return 2 * (self.head_dim + self.dim_v) * self.scores
+        """Floating-point operations of the products: 2 (D + Dv) for each visible (query, key) pair, and for the
+        gradients, of five products, 2 (3 D + 2 Dv)."""
+        columns = 3 * self.head_dim + 2 * self.dim_v if self.backward else self.head_dim + self.dim_v
+        return 2 * columns * self.scores
 
     @property
     def exponentials(self) -> int:
@@ -321,7 +349,8 @@ class Problem:
 
     @property
     def least_bytes(self) -> int:
-        """Least DRAM traffic in bytes: Q, K, V and any other array read once, O written once.
+        """Least DRAM traffic in bytes: Q, K, V and any other array read once, O written once; for the gradients O,
+        dO and the log-sum-exp read once, dQ, dK and dV written once.
 
         Only rows of Q that see a key and keys that a row sees are counted.
         """
@@ -330,7 +359,11 @@ class Problem:
         written = self.batch * self.seq_q if self.q_lengths is None else sum(self.q_lengths)
         q_and_o = self.heads * (rows * self.head_dim + written * self.dim_v)
         k_and_v = self.kv_heads * keys * (self.head_dim + self.dim_v)
-        others = sum(math.prod(shape) * ITEM_BYTES[dtype] for shape, dtype in self.array_shapes.values())
+        arrays = {name: form for name, form in self.array_shapes.items() if name not in ("do", "o", "lse")}
+        others = sum(math.prod(shape) * ITEM_BYTES[dtype] for shape, dtype in arrays.values())
+        if self.backward:  # rows of Q, O and dO are read, and rows of dQ written; K and V have gradients of their size
+            q_and_o = self.heads * (rows * (self.head_dim + 2 * self.dim_v) + written * self.head_dim)
+            k_and_v, others = 2 * k_and_v, others + 4 * self.heads * rows
         return DTYPES[self.dtype] * (q_and_o + k_and_v) + others
 
     @property
@@ -357,7 +390,7 @@ class Problem:
             text += f" attn_mask={self.attn_mask}"
         if self.head_dim_v:
             text += f" head_dim_v={self.head_dim_v}"
-        flags = ("alibi_slopes", "sinks", "bottom_right")
+        flags = ("alibi_slopes", "sinks", "bottom_right", "backward")
         return " ".join((text, *(name for name in flags if getattr(self, name))))
 
     def with_(self, **changes: Any) -> Problem:
@@ -366,26 +399,31 @@ class Problem:
         Fields with their default (``kv_heads``, ``seq_kv``, ``scale``) take the default of the changed fields. Lengths
         are scaled to another batch and number of keys.
         """
-        fields = self.to_dict()
+        changed = self.to_dict()
         if self.kv_heads == self.heads:
-            fields["kv_heads"] = None
+            changed["kv_heads"] = None
         if self.seq_kv == self.seq_q:
-            fields["seq_kv"] = None
+            changed["seq_kv"] = None
         if self.scale == 1.0 / math.sqrt(self.head_dim):
-            fields["scale"] = None
-        fields |= changes
-        batch, seq_q = int(fields["batch"]), int(fields["seq_q"])
-        sizes = {"q_lengths": (self.seq_q, seq_q), "kv_lengths": (self.seq_kv, int(fields["seq_kv"] or seq_q))}
+            changed["scale"] = None
+        changed |= changes
+        batch, seq_q = int(changed["batch"]), int(changed["seq_q"])
+        sizes = {"q_lengths": (self.seq_q, seq_q), "kv_lengths": (self.seq_kv, int(changed["seq_kv"] or seq_q))}
         for name, (seq, new_seq) in sizes.items():
             if getattr(self, name) is not None and name not in changes:
-                fields[name] = refitted_lengths(getattr(self, name), seq, batch, new_seq)
-        return Problem(**fields)
+                changed[name] = refitted_lengths(getattr(self, name), seq, batch, new_seq)
+        return Problem(**changed)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as plain JSON values, with the :data:`EXTRAS` that are set; ``Problem(**d)`` is the inverse."""
-        extras = {name: getattr(self, name) for name in self.extras}
-        extras |= {name: list(value) for name, value in extras.items() if isinstance(value, tuple)}
-        return {name: value for name, value in asdict(self).items() if name not in EXTRAS} | extras
+        """All fields as plain JSON values, those of :data:`FIELDS` only where they are set; ``Problem(**d)`` is the
+        inverse."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        unset = {each.name for each in fields(self) if each.name in FIELDS and values[each.name] == each.default}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+            if name not in unset
+        }
 
 
 def parse_shape(text: str) -> tuple[int, int, int, int]:

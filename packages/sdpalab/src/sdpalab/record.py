@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from sdpalab.problem import EXTRAS, Problem
+from sdpalab.problem import FIELDS, Problem
 
 __all__ = ["ENVELOPE", "RECORD", "JsonRecord", "ProblemField", "dataclass"]
 
@@ -101,9 +101,9 @@ def _problem(value: Any) -> Problem:
     """A problem, or the problem with the fields of a mapping; ``Problem`` validates them."""
     if isinstance(value, Problem):
         return value
-    names = [field.name for field in fields(Problem) if field.name not in EXTRAS]
-    if not isinstance(value, Mapping) or set(value) - set(EXTRAS) != set(names):
-        raise ValueError(f"a problem has the fields {', '.join(names)}, and perhaps {' and '.join(EXTRAS)}")
+    names = [field.name for field in fields(Problem) if field.name not in FIELDS]
+    if not isinstance(value, Mapping) or set(value) - set(FIELDS) != set(names):
+        raise ValueError(f"a problem has the fields {', '.join(names)}, and perhaps {' and '.join(FIELDS)}")
     problem = Problem(**value)
     if problem.to_dict() != {**value}:
         raise ValueError(f"the fields of the problem are not in their one form, which is {problem.to_dict()}")

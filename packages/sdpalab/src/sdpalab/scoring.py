@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 __all__ = [
     "ARRAYS",
     "EXTRAS",
+    "FIELDS",
     "MaskForm",
     "ProblemError",
+    "TASKS",
     "Scoring",
     "checked_lengths",
     "checked_window",
@@ -41,9 +43,13 @@ __all__ = [
 ARRAYS = ("kv_lengths", "attn_mask", "alibi_slopes", "sinks", "q_lengths")
 """The extras that have an input array of the same name beside Q, K and V."""
 
-EXTRAS = ("window_size", "softcap", *ARRAYS, "bottom_right", "head_dim_v")
-"""Fields that most problems lack. :meth:`sdpalab.problem.Problem.to_dict` contains them only where they are set, and a
-kernel or callable has to declare that it supports them."""
+_SETTINGS = ("window_size", "softcap", *ARRAYS, "bottom_right", "head_dim_v")
+FIELDS = (*_SETTINGS, "task")
+"""Fields that most problems lack: :meth:`sdpalab.problem.Problem.to_dict` contains them only where they are set."""
+EXTRAS = (*_SETTINGS, "backward")
+"""Features that most problems lack. A kernel or callable has to declare that it supports them."""
+TASKS = {"forward": ("o",), "backward": ("dq", "dk", "dv")}
+"""Tasks, and the outputs of each; a forward kernel may also write ``lse``."""
 
 
 class ProblemError(UserError):

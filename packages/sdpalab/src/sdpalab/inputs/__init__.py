@@ -57,6 +57,9 @@ class Inputs:
     alibi_slopes: Array | None = None
     sinks: Array | None = None
     q_lengths: Array | None = None
+    do: Array | None = None
+    o: Array | None = None
+    lse: Array | None = None
 
     @property
     def arrays(self) -> dict[str, Array]:
@@ -69,9 +72,11 @@ class Inputs:
         return self.q, self.k, self.v
 
     def padded(self, fill: float) -> Inputs:
-        """The same inputs with ``fill`` in the padding of Q, K and V (:mod:`sdpalab.inputs.padding`)."""
+        """The same inputs with ``fill`` in the padding of all rows of queries and keys (:mod:`sdpalab.inputs.padding`)."""
         k, v = (with_padding(array, self.kv_lengths, fill) for array in (self.k, self.v))
-        return replace(self, q=with_padding(self.q, self.q_lengths, fill), k=k, v=v)
+        rows = {name: array for name, array in self.arrays.items() if name in ("q", "do", "o", "lse")}
+        padded = {name: with_padding(array, self.q_lengths, fill) for name, array in rows.items()}
+        return replace(self, k=k, v=v, **padded)
 
     def digests(self) -> dict[str, str]:
         """sha256 of each array's bytes, by name."""
@@ -81,7 +86,8 @@ class Inputs:
 def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs:
     """Make Q, K, V and the further arrays of ``problem``: the same bytes for the same arguments, on every platform.
 
-    Rows of Q, K and V beyond a length are NaN.
+    Rows of Q, K, V and dO beyond a length are NaN. O and the log-sum-exp, which the gradients also need, are None: the
+    judge derives them (:func:`sdpalab.judge.case_inputs.with_forward`).
 
     Parameters
     ----------

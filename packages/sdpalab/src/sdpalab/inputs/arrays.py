@@ -30,16 +30,20 @@ def extra_arrays(kind: str, source: Source) -> dict[str, npt.NDArray[Any]]:
     Lengths are those of the problem. Each row sees at least the key at its own position, or the last key; in
     ``hidden_rows`` every third row sees none. Slopes are those of the ALiBi paper, 2 ** (-8 (h + 1) / H), times a
     random number from 0.5 to 1.5. Sinks are near the logarithm of the number of keys, so their weight is about that of
-    all keys together.
+    all keys together. O and the log-sum-exp of the forward pass are not made here.
     """
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, (shape, dtype) in source.problem.array_shapes.items():
+        if name in ("o", "lse"):
+            continue
         if name in ("kv_lengths", "q_lengths"):
             values: F64 = np.array(getattr(source.problem, name), np.float64)
         elif name == "attn_mask":
             values = _mask(kind, source, shape, boolean=dtype == "uint8")
         elif name == "alibi_slopes":
             values = _slopes(kind, source, shape)
+        elif name == "do":
+            values = _output_gradient(kind, source, shape)
         else:
             values = _sinks(kind, source, shape)
         arrays[name] = np.ascontiguousarray(values.astype(dtype_of(dtype)))
@@ -66,6 +70,23 @@ def _slopes(kind: str, source: Source, shape: tuple[int, ...]) -> F64:
     if kind in ("needle", "needle_e4m3", "forbidden"):
         slopes = np.minimum(slopes, _GENTLE / max(problem.seq_q, problem.seq_kv))
     return slopes
+
+
+def _output_gradient(kind: str, source: Source, shape: tuple[int, ...]) -> F64:
+    """dO: standard normal; small integers where the gradients are exact; 0 in two of three rows where rows are to be
+    told apart (``onehot``); small beside large V and Q (``huge``), and large beside a tiny V outside float16, so that
+    float32 and the type represent the gradients."""
+    if kind.startswith("uniform"):
+        return np.floor(source.uniform("do", shape) * 17.0) - 8.0
+    values = source.normal("do", shape)
+    half = source.problem.dtype == "float16"
+    if kind == "huge" and half:
+        values = values * 2.0**-14
+    if kind == "tiny" and not half:
+        values = values * 2.0**20
+    if kind == "onehot":
+        values = values * (np.arange(shape[2]) % 3 == 1)[:, None]
+    return values
 
 
 def _sinks(kind: str, source: Source, shape: tuple[int, ...]) -> F64:

@@ -26,19 +26,21 @@ def padded_rows(lengths: Sequence[int] | Array | None, batch: int, seq: int) -> 
 
 
 def with_padding(array: Array, lengths: Sequence[int] | Array | None, fill: float) -> Array:
-    """Q, K or V [B, H, S, D] with ``fill`` in all padding; ``array`` itself if there is no padding."""
-    padded = padded_rows(lengths, array.shape[0], array.shape[2])[:, None, :, None]
+    """An array [B, H, S] or [B, H, S, D] with ``fill`` in all padding; ``array`` itself if there is no padding."""
+    padded = padded_rows(lengths, array.shape[0], array.shape[2])[:, None]
+    padded = padded if array.ndim == 3 else padded[..., None]
     return np.where(padded, array.dtype.type(fill), array) if padded.any() else array
 
 
 def loud_padding(arrays: Mapping[str, Array]) -> Mapping[str, Array]:
-    """The inputs with other padding: Q and V are infinite; each row of K is infinite in one column and 0 in the others.
+    """The inputs with other padding: V, Q, dO, O and the log-sum-exp are infinite; each row of K is infinite in one column and 0 in the others.
 
     The score of such a key is infinite, and not NaN. Returns ``arrays`` itself if there is no padding.
     """
     loud = dict(arrays)
     if "q_lengths" in arrays:
-        loud["q"] = with_padding(arrays["q"], arrays["q_lengths"], math.inf)
+        rows = [name for name in ("q", "do", "o", "lse") if name in arrays]
+        loud |= {name: with_padding(arrays[name], arrays["q_lengths"], math.inf) for name in rows}
     if "kv_lengths" not in arrays:
         return loud
     loud["v"] = with_padding(arrays["v"], arrays["kv_lengths"], math.inf)

@@ -23,7 +23,7 @@ from sdpalab.inputs import Inputs
 from sdpalab.judge.agreement import agreement
 from sdpalab.judge.algebra.outcome import AlgebraCase
 from sdpalab.judge.algebra.stage import algebra_case, drawn
-from sdpalab.judge.case_inputs import case_inputs
+from sdpalab.judge.case_inputs import case_inputs, with_forward
 from sdpalab.judge.claims import claimed_by
 from sdpalab.judge.interrupt import Interrupt, wait_for
 from sdpalab.judge.layouts import Layout
@@ -377,7 +377,7 @@ class JudgeRun:
     def _executed(self, n: int, inputs: Inputs, worker: Processes) -> _RunOfCase:
         """Run a case."""
         spec = self._specs[n]
-        other = other_inputs(inputs, self._hidden("other", n, 8))
+        other = with_forward(spec.problem, other_inputs(inputs, self._hidden("other", n, 8)))
         reply, outputs = worker.run(spec.problem, inputs.arrays, other.arrays, layout=spec.layout)
         return _RunOfCase(n, inputs, other, worker.about, reply, outputs)
 
@@ -388,7 +388,7 @@ class JudgeRun:
         evidence = evaluate(
             *(spec.problem, inputs, execution.about, execution.reply, execution.outputs), other=execution.other
         )
-        if n == self._witnessed and "o" in evidence.arrays:
+        if n == self._witnessed and evidence.judged and not spec.problem.backward:
             witnesses = agreement(spec.problem, inputs, evidence.arrays["o"])
             evidence = replace(evidence, run={**evidence.run, "witnesses": witnesses.to_dict() if witnesses else None})
         return evidence
@@ -404,7 +404,8 @@ class JudgeRun:
         if reply.get("status") is not None:
             return replace(evidence, status=Status(reply["status"]), reason=str(reply["reason"]))
         broken, differs = broken_relation(
-            relation, spec.problem, evidence.arrays["o"], problem, related, outputs["o"], numerics
+            *(relation, spec.problem, {name: evidence.arrays[name] for name in spec.problem.outputs}),
+            *(problem, related, outputs, numerics),
         )
         run = {**evidence.run, "relation": {"name": relation.name, "elements_that_differ": differs}}
         return replace(evidence, status=Status.INCONSISTENT if broken else evidence.status, reason=broken, run=run)
@@ -435,8 +436,9 @@ class JudgeRun:
             seed=spec.seed or 0,
             status=evidence.status,
             reason=reason,
-            errors=evidence.errors,
-            limits=evidence.limits,
+            errors=evidence.judged and evidence.judged.errors,
+            limits=evidence.judged and evidence.judged.limits,
+            figures=evidence.judged.figures if evidence.judged and len(evidence.judged.figures) > 1 else {},
             digests={name: self._keep(array) for name, array in {**inputs.arrays, **evidence.arrays}.items()},
             run=run,
         )
@@ -462,6 +464,7 @@ def _lacking(about: Mapping[str, Any], spec: CaseSpec) -> str | None:
     problem = spec.problem
     needed = [*(["scale"] if problem.scale != 1.0 / math.sqrt(problem.head_dim) else [])]
     needed += [*(["causal"] if problem.causal else []), *problem.extras, *([spec.claim] if spec.claim else [])]
+    needed = [name for name in needed if name != "backward"]  # autograd differentiates any function
     lacking = [name for name in dict.fromkeys(needed) if name not in about["takes"]]
     if not lacking:
         return None

@@ -14,10 +14,15 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "scale": ("scale", "softmax_scale", "sm_scale"),
     "causal": ("causal", "is_causal"),
     "enable_gqa": ("enable_gqa",),
-    **{name: (name,) for name in EXTRAS},
+    **{name: (name,) for name in EXTRAS if name != "backward"},
     "window_size": ("window_size", "window"),
+    "do": ("do", "dout", "grad_out", "grad_output"),
+    "o": ("o", "out"),
+    "lse": ("lse", "softmax_lse"),
 }
-"""Features that a function may claim by a parameter, and the parameter's names in the lab, torch and FlashAttention."""
+"""Features that a function may claim by a parameter, and the parameter's names in the lab, torch and FlashAttention.
+
+A function with a parameter for dO computes the gradients itself; those of any other function are torch's autograd's."""
 
 
 def parameter_names(function: Callable[..., Any]) -> dict[str, str]:
@@ -50,4 +55,6 @@ def arguments(function: Callable[..., Any], problem: Problem, extra: Mapping[str
     """
     names = parameter_names(function)
     values = {**problem.scoring, **extra, **({"enable_gqa": True} if problem.group > 1 else {})}
+    values |= {name: True for name in ("bottom_right",) if name in values}
+    values |= {"head_dim_v": problem.dim_v} if problem.head_dim_v else {}
     return {names[name]: value for name, value in values.items() if name in names}

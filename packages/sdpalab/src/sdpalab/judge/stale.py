@@ -21,8 +21,8 @@ __all__ = ["other_inputs"]
 
 
 def other_inputs(inputs: Inputs, seed: int) -> Inputs:
-    """Permute the rows of each head of Q, K, V and a mask, each array in its own order; the first and the last row stay
-    in place. Only valid keys of K and V are permuted.
+    """Permute the rows of each head of Q, K, V, dO and a mask, each array in its own order; the first and the last row
+    stay in place. Only valid rows are permuted. O and the log-sum-exp stay those of the original inputs.
 
     Sums, norms, extremes and corners are unchanged, and the scores have the original size. With fewer than four rows V
     is negated instead.
@@ -38,11 +38,14 @@ def other_inputs(inputs: Inputs, seed: int) -> Inputs:
     Inputs
         Inputs of the same shapes and dtype.
     """
-    labelled = {name: (array, f"{seed} {name}") for name, array in inputs.arrays.items() if array.ndim == 4}
-    arrays = {name: _shuffled(*each) for name, each in labelled.items()}
-    if inputs.kv_lengths is not None:
-        arrays |= {name: _shuffled_keys(*labelled[name], inputs.kv_lengths) for name in ("k", "v")}
-    if min(inputs.q.shape[2], inputs.v.shape[2], *([] if inputs.kv_lengths is None else inputs.kv_lengths)) < 4:
+    lengths = {"q": inputs.q_lengths, "do": inputs.q_lengths, "k": inputs.kv_lengths, "v": inputs.kv_lengths}
+    arrays = {
+        name: _shuffled_valid(inputs.arrays[name], f"{seed} {name}", lengths.get(name))
+        for name in ("q", "k", "v", "do", "attn_mask")
+        if name in inputs.arrays
+    }
+    valid = [length for each in lengths.values() if each is not None for length in each]
+    if min(inputs.q.shape[2], inputs.v.shape[2], *valid) < 4:
         arrays["v"] = -inputs.v
     # Lengths belong to the problem; slopes and sinks belong to heads.
     arrays |= {
@@ -60,8 +63,10 @@ def _shuffled(array: npt.NDArray[np.generic], label: str) -> npt.NDArray[np.gene
     return np.ascontiguousarray(array[:, :, [0, *order, rows - 1]] if rows > 1 else array)
 
 
-def _shuffled_keys(array: npt.NDArray[Any], label: str, lengths: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Permute the valid keys of K or V; padding stays in place."""
+def _shuffled_valid(array: npt.NDArray[Any], label: str, lengths: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
+    """Permute the valid rows; padding stays in place."""
+    if lengths is None:
+        return _shuffled(array, label)
     shuffled: npt.NDArray[Any] = array.copy()
     for entry, length in zip(shuffled, lengths, strict=True):
         entry[:, :length] = _shuffled(entry[None, :, :length], label)[0]

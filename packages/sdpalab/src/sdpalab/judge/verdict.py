@@ -5,6 +5,7 @@ The same objects are the records of a bundle, as JSON (:mod:`sdpalab.record`).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import field
@@ -23,6 +24,7 @@ from sdpalab.judge.rule.figures import (
     broken_rules,
     keeps_original_contract,
     limited,
+    yardstick_name,
 )
 from sdpalab.problem import TWELVE_CASES
 from sdpalab.record import RECORD, JsonRecord, ProblemField, dataclass
@@ -32,6 +34,7 @@ __all__ = [
     "ORIGINAL_CONTRACT",
     "Case",
     "Errors",
+    "Figures",
     "Limited",
     "Limits",
     "LseErrors",
@@ -79,11 +82,27 @@ class Status(str, Enum):
 
 
 @dataclass(frozen=True, config=RECORD)
+class Figures(JsonRecord):
+    """Errors of one output, and their limits."""
+
+    errors: Errors
+    limits: Limits
+
+    @property
+    def share(self) -> float:
+        """The largest share of a limit; infinite for an element that is not finite, or not exact where it must be."""
+        if self.errors.not_finite or self.errors.exact_wrong:
+            return math.inf
+        return max(each.share for each in limited(self.errors, self.limits).values())
+
+
+@dataclass(frozen=True, config=RECORD)
 class Case(JsonRecord):
     """One judged problem on one set of inputs.
 
-    ``digests`` maps an array's name (q, k, v, o, yardstick, perhaps lse) to the sha256 of its bytes; ``run`` describes
-    the execution (device, sha256 of each PTX, configuration).
+    ``errors`` and ``limits`` are those of the output; of several outputs (``figures``, by name) those of the one that
+    uses most of a limit. ``digests`` maps an array's name (q, k, v, o, yardstick, perhaps lse) to the sha256 of its
+    bytes; ``run`` describes the execution (device, sha256 of each PTX, configuration).
 
     Raises
     ------
@@ -93,6 +112,7 @@ class Case(JsonRecord):
     """
 
     derived = ("original_contract",)
+    sparse = ("figures",)
 
     name: str
     problem: ProblemField
@@ -102,6 +122,7 @@ class Case(JsonRecord):
     reason: str = ""
     errors: Errors | None = None
     limits: Limits | None = None
+    figures: Mapping[str, Figures] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
 
@@ -119,9 +140,14 @@ class Case(JsonRecord):
             return
         if self.errors is None or self.limits is None:
             raise ValueError(f"case {self.name}: PASSED needs its errors and limits")
-        if over := broken_rules(self.errors, self.limits):
-            raise ValueError(f"case {self.name}: PASSED with {', '.join(over)} over the limit")
-        needed = ("q", "k", "v", *self.problem.array_shapes, "o", "yardstick", *(["lse"] if self.errors.lse else []))
+        outputs = self.problem.outputs
+        if len(outputs) > 1 and set(self.figures) != set(outputs):
+            raise ValueError(f"case {self.name}: PASSED needs the figures of {', '.join(outputs)}")
+        for name, figures in (("", Figures(self.errors, self.limits)), *self.figures.items()):
+            if over := broken_rules(figures.errors, figures.limits):
+                raise ValueError(f"case {self.name}: PASSED with {name}{', '.join(over)} over the limit")
+        needed = ["q", "k", "v", *self.problem.array_shapes, *outputs, *map(yardstick_name, outputs)]
+        needed += ["lse"] if self.errors.lse else []
         if missing := [name for name in needed if name not in self.digests]:
             raise ValueError(f"case {self.name}: PASSED without the digest of {', '.join(missing)}")
 

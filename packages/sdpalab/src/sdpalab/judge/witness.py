@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ __all__ = [
     "Backend",
     "WitnessUnavailable",
     "joined_mask",
+    "sdpa_backend",
     "witness_device",
     "witness_output",
 ]
@@ -138,8 +140,7 @@ def witness_output(
     try:
         query = to_torch(q).to(device)
         key, value = (to_torch(array).to(device).repeat_interleave(group, dim=1) for array in (k, v))
-        with _CHOICE, warnings.catch_warnings(), torch.no_grad(), _only(backend):
-            warnings.simplefilter("ignore")  # torch warns with its reasons, then raises
+        with torch.no_grad(), sdpa_backend(backend):
             out = torch.nn.functional.scaled_dot_product_attention(
                 query, key, value, attn_mask=mask, is_causal=causal, scale=scale
             )
@@ -163,14 +164,21 @@ def joined_mask(q: Array, k: Array, rows: npt.NDArray[np.intp], scoring: Scoring
     return np.stack(parts).reshape(*shape, len(rows), k.shape[2])
 
 
-def _only(backend: Backend | None) -> AbstractContextManager[Any]:
-    """Restrict torch to one backend.
+@contextmanager
+def sdpa_backend(backend: Backend | None) -> Iterator[None]:
+    """Restrict torch to one backend of its scaled_dot_product_attention, or leave it its own choice.
 
     Raises
     ------
     RuntimeError
         If this torch does not have it.
     """
+    with _CHOICE, warnings.catch_warnings(), _only(backend):
+        warnings.simplefilter("ignore")  # torch warns with its reasons, then raises
+        yield
+
+
+def _only(backend: Backend | None) -> AbstractContextManager[Any]:
     if backend is None:
         return nullcontext()
     try:

@@ -115,6 +115,14 @@ class Numerics:
         Terms added to a float16 accumulator before it is rounded: 4, 8 or 16. None: the number that the tensor cores of
         the target architecture add in one step. Kernels whose instructions have a smaller K declare it: 8 for
         ``mma.m16n8k8`` on sm_90.
+    score_gradients : str
+        In the backward pass, type to which dS is rounded before the products that give dQ and dK: ``problem`` or
+        ``float32``. ``probabilities`` is that of P before the product that gives dV.
+    value_gradients : str
+        Type of dP = dO V^T: ``float32``, or ``problem`` where it is rounded, as by autograd of a product in 16 bits.
+    partial_rows : int
+        Query rows whose parts of dK and dV are added up in float32; the sum of these sums, and of the query heads of a
+        group, is rounded to the problem's type after each addition. 0: all sums are float32.
     """
 
     accumulate: str = "float32"
@@ -125,10 +133,20 @@ class Numerics:
     products: str = "problem"
     tanh: str = "float32"
     accumulate_terms: int | None = None
+    score_gradients: str = "problem"
+    value_gradients: str = "float32"
+    partial_rows: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values; the last three only where they differ from their default."""
-        usual = {"products": "problem", "tanh": "float32", "accumulate_terms": None}
+        """The fields as plain JSON values; the last six only where they differ from their default."""
+        usual = {
+            "products": "problem",
+            "tanh": "float32",
+            "accumulate_terms": None,
+            "score_gradients": "problem",
+            "value_gradients": "float32",
+            "partial_rows": 0,
+        }
         return {name: value for name, value in asdict(self).items() if name not in usual or usual[name] != value}
 
     @classmethod

@@ -14,7 +14,7 @@ from sdpalab.evidence.records import SPEED_UNITS, AttemptRecord, BuildRecord, Fi
 from sdpalab.judge import verdict
 from sdpalab.judge.algebra.outcome import AlgebraCase, AlgebraStatus
 from sdpalab.kernels.kernel import MISSION_LIMITS
-from sdpalab.problem import EXTRAS, Problem
+from sdpalab.problem import FIELDS, Problem
 
 __all__ = [
     "ADVISED",
@@ -49,7 +49,7 @@ SPARSE = {
     "verdict": list(verdict.Verdict.sparse),
     "algebra": list(AlgebraCase.sparse),
     "rule": list(Rule.sparse),
-    "problem": list(EXTRAS),
+    "problem": list(FIELDS),
 }
 """Fields that a record lacks while they are empty."""
 ADVISED = {name: MISSION_LIMITS.value(name) for name in ("registers", "shared_bytes", "spill_bytes", "stack_bytes")}

@@ -41,7 +41,7 @@ def incorrect_reason(failure: Failure, broken: tuple[str, ...], exact: ExactElem
     parts.append(row)
     if exact is not None and errors.exact_wrong:
         parts.append(_inexact(failure.out, exact, errors))
-    hint = first_sight(failure)
+    hint = first_sight(failure) if failure.output == "o" else ""
     return "; ".join([*parts, *([f"hint: {hint}"] if hint else [])])
 
 

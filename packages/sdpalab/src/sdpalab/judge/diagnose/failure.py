@@ -61,6 +61,10 @@ class Failure:
         The float64 reference, if already computed.
     written : bool
         Whether a second run with other poison gave the same bits, so all of the output was written.
+    magnitude : ndarray of float64 or float
+        As for :func:`sdpalab.judge.rule.limits.measure`.
+    output : str
+        Name of the output.
     """
 
     problem: Problem
@@ -70,6 +74,8 @@ class Failure:
     limits: Limits
     known: F64 | None = None
     written: bool = False
+    magnitude: F64 | float = 0.0
+    output: str = "o"
 
     @cached_property
     def limited(self) -> dict[str, Limited]:
@@ -113,7 +119,7 @@ class Failure:
     @cached_property
     def rows(self) -> F64:
         """Relative L2 error of each row, [B, H, Sq]; 0 in rows that are not judged or not finite."""
-        return np.nan_to_num(row_errors(self.seen, self.reference, self.problem.dtype))
+        return np.nan_to_num(row_errors(self.seen, self.reference, self.problem.dtype, self.magnitude))
 
     @cached_property
     def bad(self) -> Rows:

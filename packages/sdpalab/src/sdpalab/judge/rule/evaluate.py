@@ -12,41 +12,64 @@ import numpy.typing as npt
 from sdpalab.inputs import Inputs, dtype_of
 from sdpalab.judge.diagnose.explain import incorrect_reason, lse_reason, not_finite_reason
 from sdpalab.judge.diagnose.failure import Failure, first_padding
+from sdpalab.judge.rule.figures import yardstick_name
 from sdpalab.judge.rule.limits import measure
 from sdpalab.judge.rule.log_sum_exp import measure_lse
 from sdpalab.judge.rule.numerics import UNDECLARED, on_architecture
-from sdpalab.judge.rule.reference import judged_rows
 from sdpalab.judge.rule.references import References, references_of
 from sdpalab.judge.sandbox.messages import hazard_reason
-from sdpalab.judge.verdict import Errors, Limits, Status, broken_rules
+from sdpalab.judge.verdict import Errors, Figures, Limits, Status, broken_rules
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
 
-__all__ = ["Evidence", "Judged", "declared_numerics", "evaluate", "judge_output"]
+__all__ = ["Evidence", "Judged", "declared_numerics", "evaluate", "judge_output", "misshapen"]
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Judged:
-    """Result of the rule for one output: PASSED, INCORRECT or NOT_FINITE, and the reason; ``yardstick`` is torch's
-    output."""
+    """Result of the rule for the outputs of one run.
+
+    Attributes
+    ----------
+    status : Status
+        PASSED, INCORRECT or NOT_FINITE.
+    reason : str
+    figures : mapping of str to Figures
+        Figures of each output, by name.
+    yardsticks : mapping of str to ndarray
+        torch's outputs, by name.
+    """
 
     status: Status
     reason: str
-    errors: Errors
-    limits: Limits
-    yardstick: Array
+    figures: Mapping[str, Figures]
+    yardsticks: Mapping[str, Array]
+
+    @property
+    def worst(self) -> str:
+        """Name of the output that uses most of a limit."""
+        return max(self.figures, key=lambda name: self.figures[name].share)
+
+    @property
+    def errors(self) -> Errors:
+        """Errors of the worst output."""
+        return self.figures[self.worst].errors
+
+    @property
+    def limits(self) -> Limits:
+        """Limits of the worst output."""
+        return self.figures[self.worst].limits
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Result of one case; ``arrays`` holds the arrays beside q, k and v."""
+    """Result of one case; ``arrays`` holds the arrays beside the inputs."""
 
     status: Status
     reason: str = ""
-    errors: Errors | None = None
-    limits: Limits | None = None
+    judged: Judged | None = None
     arrays: Mapping[str, Array] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
 
@@ -64,20 +87,21 @@ def declared_numerics(about: Mapping[str, Any]) -> Numerics:
 def judge_output(
     problem: Problem,
     inputs: Inputs,
-    out: Array,
+    out: Array | Mapping[str, Array],
     numerics: Numerics,
     lse: Array | None = None,
     references: References | None = None,
     *,
     written: bool = False,
 ) -> Judged:
-    """Check one output by the whole rule; the result depends on the arguments and on torch's output only.
+    """Check the outputs of one run by the whole rule; the result depends on the arguments and on torch's output only.
 
     Parameters
     ----------
     problem, inputs
         The computation. Rows with an input that is not finite are not judged.
-    out : ndarray of the problem's dtype, [B, H, Sq, D]
+    out : ndarray of the problem's dtype, [B, H, Sq, Dv]; or mapping of str to such arrays
+        O; or all outputs of the task by name, in the shapes of :attr:`sdpalab.problem.Problem.outputs`.
     numerics : Numerics
         See :func:`declared_numerics`.
     lse : ndarray of float32, [B, H, Sq], optional
@@ -93,25 +117,33 @@ def judge_output(
         If no reference exists: torch's output is not finite, no row is judged, or the scores exceed float64.
     """
     references = references or references_of(problem, inputs)
-    reference, limits, exact = references.reference, references.limits(numerics), references.exact(numerics)
-    errors = measure(out, reference, problem.dtype, exact)
-    broken = broken_rules(errors, limits)
-    wrong_lse = ""
+    outputs = out if isinstance(out, Mapping) else {"o": out}
+    expected = references.expected(numerics)
+    figures: dict[str, Figures] = {}
+    status, reasons = Status.PASSED, []
+    for name, each in expected.items():
+        errors = measure(outputs[name], each.reference, problem.dtype, each.exact, each.magnitude)
+        figures[name] = Figures(errors, each.limits)
+        failure = Failure(
+            problem, inputs, outputs[name], errors, each.limits, each.reference, written, each.magnitude, name
+        )
+        broken = broken_rules(errors, each.limits)
+        if errors.not_finite:
+            status = Status.NOT_FINITE
+            reasons.append(_of_output(name) + not_finite_reason(failure))
+        elif broken:
+            status = status if status is Status.NOT_FINITE else Status.INCORRECT
+            reasons.append(_of_output(name) + incorrect_reason(failure, broken, each.exact))
     if lse is not None:
         rows = references.log_sum_exp(numerics)
         lse_errors = measure_lse(lse, *rows)
-        errors, wrong_lse = replace(errors, lse=lse_errors), lse_reason(lse, *rows, lse_errors)
+        figures["o"] = Figures(replace(figures["o"].errors, lse=lse_errors), figures["o"].limits)
+        if wrong := lse_reason(lse, *rows, lse_errors):
+            reasons = [*(reasons or ["the output is right"]), wrong]
+            if status is Status.PASSED:
+                status = Status.NOT_FINITE if lse_errors.not_finite else Status.INCORRECT
     references.release_weights()
-    failure = Failure(problem, inputs, out, errors, limits, reference, written)
-    if errors.not_finite:
-        status, reason = Status.NOT_FINITE, not_finite_reason(failure)
-    elif broken:
-        status, reason = Status.INCORRECT, incorrect_reason(failure, broken, exact)
-    elif errors.lse is not None and wrong_lse:
-        status, reason = Status.NOT_FINITE if errors.lse.not_finite else Status.INCORRECT, "the output is right"
-    else:
-        return Judged(Status.PASSED, "", errors, limits, references.yardstick)
-    return Judged(status, "; ".join(filter(None, (reason, wrong_lse))), errors, limits, references.yardstick)
+    return Judged(status, "; ".join(reasons), figures, {name: each.yardstick for name, each in expected.items()})
 
 
 def evaluate(
@@ -132,8 +164,8 @@ def evaluate(
         The candidate's declaration at load time (:class:`sdpalab.judge.sandbox.messages.About`).
     reply, outputs
         The worker's answer (:class:`sdpalab.judge.sandbox.messages.Reply`): either a failure status, or no status and
-        the outputs ``first`` and ``second`` of two runs, and optionally ``other`` of a run between them. Only the first
-        run computes ``lse``, if the candidate writes it.
+        the outputs of the runs ``first`` and ``second``, and optionally of a run ``other`` between them, named
+        ``first.o`` and so on. Only the first run computes ``first.lse``, if the candidate writes it.
     other : Inputs, optional
         Data in the same memory for the run ``other``.
 
@@ -145,27 +177,24 @@ def evaluate(
     if reply.get("status") is not None:
         reason = str(reply.get("reason") or "the worker gave no reason")
         return Evidence(Status(reply["status"]), reason, run=_hazards(reply))
-    expected = ("first", "second") if "other" not in outputs else ("first", "second", "other")
-    for out in map(outputs.get, expected):
-        if out is None or out.shape != problem.o_shape or out.dtype != dtype_of(problem.dtype):
-            got = "nothing" if out is None else f"{out.dtype} {out.shape}"
-            return Evidence(Status.BAD_OUTPUT, f"the output is {got}, not {problem.dtype} {problem.o_shape}")
-
-    lse = outputs.get("lse")
-    if lse is not None and (lse.shape != problem.q_shape[:3] or lse.dtype != np.float32):
-        return Evidence(
-            Status.BAD_OUTPUT, f"the log-sum-exp is {lse.dtype} {lse.shape}, not float32 {problem.q_shape[:3]}"
-        )
-
-    first, second = outputs["first"], outputs["second"]
-    numerics = declared_numerics(about)
-    rows = judged_rows(*inputs.qkv, inputs.kv_lengths, inputs.q_lengths)
-    same = first[rows].tobytes() == second[rows].tobytes()
-    judged = judge_output(problem, inputs, first, numerics, lse, written=same)
-    arrays = {"o": first, "yardstick": judged.yardstick} | ({} if same else {"o_second": second})
+    runs: dict[str, dict[str, Array]] = {"first": {}, "second": {}}
+    for name, array in outputs.items():
+        run, _, output = name.partition(".")
+        runs.setdefault(run, {})[output] = array
+    for each in runs.values():
+        if wrong := misshapen(problem, each):
+            return Evidence(Status.BAD_OUTPUT, wrong)
+    lse, numerics = runs["first"].get("lse"), declared_numerics(about)
+    own, again = ({name: runs[run][name] for name in problem.outputs} for run in ("first", "second"))
+    references = references_of(problem, inputs)
+    rows = {name: ~np.isnan(each.reference[..., 0]) for name, each in references.expected(numerics).items()}
+    differing = [name for name in own if own[name][rows[name]].tobytes() != again[name][rows[name]].tobytes()]
+    judged = judge_output(problem, inputs, own, numerics, lse, references, written=not differing)
+    arrays = {**own, **{yardstick_name(name): array for name, array in judged.yardsticks.items()}}
+    arrays |= {f"{name}_second": again[name] for name in differing}
     arrays |= {} if lse is None else {"lse": lse}
     noted = ("device", "ptx_sha256", "memory_poisoned", "confinement", "confined_by", "set_aside")
-    run = {
+    facts = {
         "device": about["device"],
         "config": about["config"],
         **({"sms": about["sms"]} if "sms" in about else {}),
@@ -175,7 +204,7 @@ def evaluate(
     }
 
     def evidence(status: Status, reason: str = "") -> Evidence:
-        return Evidence(status, reason, judged.errors, judged.limits, arrays, run)
+        return Evidence(status, reason, judged, arrays, facts)
 
     if reply.get("hazards"):
         return evidence(Status.HAZARD, hazard_reason(reply))
@@ -183,14 +212,16 @@ def evaluate(
         return evidence(Status.INPUT_CHANGED, f"the candidate wrote to its input {', '.join(reply['changed'])}")
     if judged.status is Status.NOT_FINITE:
         return evidence(judged.status, judged.reason)
-    if not same:
+    for name in differing[:1]:
         asked = "" if lse is None else "; the first computed the log-sum-exp, and the second did not"
-        padding = "" if about.get("kind") != "cuda" else _other_padding(inputs, (first != second).any(axis=3) & rows)
-        return evidence(Status.NONDETERMINISTIC, _difference(first, second, rows) + asked + padding)
+        differs = (own[name] != again[name]).any(axis=3) & rows[name]
+        padding = _other_padding(inputs, differs) if about.get("kind") == "cuda" else ""
+        said = _of_output(name) + _difference(own[name], again[name], rows[name])
+        return evidence(Status.NONDETERMINISTIC, said + asked + padding)
     if judged.status is not Status.PASSED:
         return evidence(judged.status, judged.reason)
-    if other is not None and "other" in outputs:
-        reason = _stale(problem, other, outputs["other"], first, numerics)
+    if other is not None and "other" in runs:
+        reason = _stale(problem, other, runs["other"], own, numerics)
         return evidence(Status.STALE if reason else Status.PASSED, reason)
     return evidence(Status.PASSED)
 
@@ -200,12 +231,36 @@ def _hazards(reply: Mapping[str, Any]) -> dict[str, Any]:
     return {"hazards": list(reply["groups"])} if reply.get("groups") else {}
 
 
-def _stale(problem: Problem, other: Inputs, out: Array, first: Array, numerics: Numerics) -> str:
-    """Reason why the output for other data in the same memory is wrong; empty if it is right."""
+def _of_output(name: str) -> str:
+    """Beginning of a sentence about an output; empty for O, which most problems have alone."""
+    return "" if name == "o" else f"{name}: "
+
+
+def misshapen(problem: Problem, run: Mapping[str, Array]) -> str:
+    """The first output of a run that is missing or has another shape or dtype, in a sentence; empty if there is none."""
+    for name, shape in problem.outputs.items():
+        out, called = run.get(name), "the output" if name == "o" else name
+        if out is None or out.shape != shape or out.dtype != dtype_of(problem.dtype):
+            got = "nothing" if out is None else f"{out.dtype} {out.shape}"
+            return f"{called} is {got}, not {problem.dtype} {shape}"
+    lse, shape = run.get("lse"), problem.o_shape[:3]
+    if lse is not None and (lse.shape != shape or lse.dtype != np.float32):
+        return f"the log-sum-exp is {lse.dtype} {lse.shape}, not float32 {shape}"
+    return ""
+
+
+def _same(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
+    return all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+def _stale(
+    problem: Problem, other: Inputs, out: Mapping[str, Array], first: Mapping[str, Array], numerics: Numerics
+) -> str:
+    """Reason why the outputs for other data in the same memory are wrong; empty if they are right."""
     judged = judge_output(problem, other, out, numerics)
     if judged.status is Status.PASSED:
         return ""
-    old = "; it is, bit for bit, the output for the data that were there before" if (out == first).all() else ""
+    old = "; it is, bit for bit, the output for the data that were there before" if _same(first, out) else ""
     return f"right on its inputs, but the output for other data in the same memory is wrong{old}: {judged.reason}"
 
 

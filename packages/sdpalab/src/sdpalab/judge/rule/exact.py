@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from sdpalab.scoring import Scoring
 
-__all__ = ["ExactElements", "cap_error_of", "exact_elements", "has_exact_elements"]
+__all__ = ["ExactElements", "cap_error_of", "exact_elements", "has_exact_elements", "rounded_to"]
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
@@ -158,7 +158,7 @@ def exact_elements(
     weights = weights or weight_blocks(q, k, **scoring)
     dominated = _dominated_rows(q, k, v, scoring, cap_error, quantised, weights)
     for place, values, reach, dominant in chain(level, dominated):
-        low, high = _rounded(values - reach, v.dtype), _rounded(values + reach, v.dtype)
+        low, high = rounded_to(values - reach, v.dtype), rounded_to(values + reach, v.dtype)
         fixed = (low == high) & np.isfinite(reach) & judged[place][:, None]
         expected[place] = np.where(fixed, low, expected[place])
         mask[place] |= fixed
@@ -263,8 +263,8 @@ def _dominated_rows(
         yield (b, h, rows), chosen, np.where(fixed, reach, np.inf), key
 
 
-def _rounded(values: F64, dtype: np.dtype[Any]) -> Array:
-    """Rounds through float32, as a kernel's epilogue does; infinities stay."""
+def rounded_to(values: F64, dtype: np.dtype[Any]) -> Array:
+    """``values`` in ``dtype``, rounded through float32 as a kernel's epilogue does; infinities stay."""
     with np.errstate(over="ignore", invalid="ignore"):
         rounded: Array = values.astype(np.float32).astype(dtype)
     return rounded

@@ -17,6 +17,7 @@ __all__ = [
     "broken_rules",
     "keeps_original_contract",
     "limited",
+    "yardstick_name",
 ]
 
 LIMITED = ("max_abs", "rel_l2", "rms_row_rel_l2", "worst_row_rel_l2")
@@ -105,6 +106,11 @@ class Limits(JsonRecord):
     intended_rel_l2: float
     intended_rms_row_rel_l2: float
     intended_worst_row_rel_l2: float
+
+
+def yardstick_name(output: str) -> str:
+    """Name of torch's own output among the arrays of a case."""
+    return "yardstick" if output == "o" else f"yardstick_{output}"
 
 
 class Limited(NamedTuple):

@@ -77,21 +77,31 @@ def half_ulp(value: float, dtype: str) -> float:
     return UNIT_ROUNDOFF[dtype] * 2.0 ** (exponent - 1)
 
 
-def row_errors(out: Array, reference: F64, dtype: str) -> F64:
+def row_errors(out: Array, reference: F64, dtype: str, magnitude: F64 | float = 0.0) -> F64:
     """Relative L2 error of each row, [B, H, Sq], with the floors stated in the module docstring; NaN where the row is
-    not judged."""
+    not judged.
+
+    Parameters
+    ----------
+    magnitude : ndarray of float64, [B, H, Sq], optional
+        Further floor of each row's norm: that of a gradient (:mod:`sdpalab.judge.rule.gradients`).
+    """
     norms = np.linalg.norm(reference, axis=-1)
     judged = ~np.isnan(norms)
     squares = np.where(judged, np.square(norms), 0.0).sum(axis=-1, keepdims=True)
     typical = np.sqrt(squares / np.maximum(judged.sum(axis=-1, keepdims=True), 1))
     least = math.sqrt(reference.shape[-1]) * LEAST_SUBNORMAL[dtype]
     distance = np.linalg.norm(out.astype(np.float64) - reference, axis=-1)
-    rows: F64 = distance / np.maximum(np.maximum(norms, ROW_FLOOR * typical), least)
+    floor = np.maximum(np.maximum(ROW_FLOOR * typical, least), magnitude)
+    rows: F64 = distance / np.maximum(norms, floor)
     return rows
 
 
-def measure(out: Array, reference: F64, dtype: str, exact: ExactElements | None = None) -> Errors:
-    """Distance of ``out`` [B, H, Sq, D] from ``reference``, and from the ``exact`` elements if any are given.
+def measure(
+    out: Array, reference: F64, dtype: str, exact: ExactElements | None = None, magnitude: F64 | float = 0.0
+) -> Errors:
+    """Distance of ``out`` [B, H, Sq, D] from ``reference``, and from the ``exact`` elements if any are given;
+    ``magnitude`` as for :func:`row_errors`.
 
     Elements that are not finite are counted, and left out of the other figures, so a record never holds a NaN; an
     output with such an element fails. Rows that are not judged are left out of all figures.
@@ -107,11 +117,12 @@ def measure(out: Array, reference: F64, dtype: str, exact: ExactElements | None 
     finite = is_finite(out) | ~judged[..., None]
     clean = np.where(finite & judged[..., None], out.astype(np.float64), reference)
     error = np.nan_to_num(np.abs(clean - reference))
-    rows = row_errors(clean, reference, dtype)
+    rows = row_errors(clean, reference, dtype, magnitude)
     b, h, i, d = (int(n) for n in np.unravel_index(int(np.argmax(error)), error.shape))
     row_b, row_h, row_i = (int(n) for n in np.unravel_index(int(np.nanargmax(rows)), rows.shape))
     least = math.sqrt(reference.size) * LEAST_SUBNORMAL[dtype]
-    norm = float(np.linalg.norm(np.nan_to_num(reference)))
+    sizes = np.where(judged, np.maximum(np.nan_to_num(np.linalg.norm(reference, axis=-1)), magnitude), 0.0)
+    norm = float(np.linalg.norm(sizes))
     return Errors(
         max_abs=float(error[b, h, i, d]),
         max_abs_index=(b, h, i, d),
@@ -126,7 +137,9 @@ def measure(out: Array, reference: F64, dtype: str, exact: ExactElements | None 
     )
 
 
-def limits_for(reference: F64, yardstick: Array, intended: Sequence[Array], dtype: str) -> Limits:
+def limits_for(
+    reference: F64, yardstick: Array, intended: Sequence[Array], dtype: str, magnitude: F64 | float = 0.0
+) -> Limits:
     """The limits of one case.
 
     Parameters
@@ -138,6 +151,8 @@ def limits_for(reference: F64, yardstick: Array, intended: Sequence[Array], dtyp
         Outputs of the declared arithmetic (:func:`sdpalab.judge.rule.numerics.intended_output`): one, or one for each
         order of operations that the declaration leaves open; the largest errors count.
     dtype : {"float16", "bfloat16", "float32"}
+    magnitude : ndarray of float64, optional
+        As for :func:`row_errors`.
 
     Raises
     ------
@@ -146,7 +161,8 @@ def limits_for(reference: F64, yardstick: Array, intended: Sequence[Array], dtyp
         overflow, for example a float16 accumulator. Their finite elements still give the limits; a candidate that
         overflows there fails.)
     """
-    torch_error, own = measure(yardstick, reference, dtype), [measure(out, reference, dtype) for out in intended]
+    torch_error = measure(yardstick, reference, dtype, magnitude=magnitude)
+    own = [measure(out, reference, dtype, magnitude=magnitude) for out in intended]
     if torch_error.not_finite:
         raise ValueError("the yardstick is not finite on these inputs")
     worst = {name: max(getattr(errors, name) for errors in own) for name in LIMITED}

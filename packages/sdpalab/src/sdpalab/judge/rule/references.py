@@ -1,4 +1,4 @@
-"""References of one problem on its inputs: float64 reference, yardstick, limits and witnesses, each computed once.
+"""References of one problem on its inputs: for each output a float64 reference, a yardstick and limits; and witnesses.
 
 The references do not depend on the judged kernel, and are most of the judge's own work, so :func:`references_of` caches
 them by the content of the inputs. The cache is in this process only, not on disk: a candidate cannot change it. Several
@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,17 +19,19 @@ import numpy.typing as npt
 from sdpalab.errors import MachineError
 from sdpalab.inputs import Inputs
 from sdpalab.judge.rule.exact import ExactElements, cap_error_of, exact_elements, has_exact_elements
+from sdpalab.judge.rule.exact_gradients import exact_gradients
+from sdpalab.judge.rule.gradients import GRADIENTS, Gradients, attention_gradients, intended_gradients
 from sdpalab.judge.rule.limits import limits_for
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
 from sdpalab.judge.rule.numerics import dequantised, intended_output, orders_of
 from sdpalab.judge.rule.reference import Rows, Weights, attention_float64, finite
-from sdpalab.judge.rule.yardstick import torch_output
+from sdpalab.judge.rule.yardstick import torch_gradients, torch_output
 from sdpalab.judge.verdict import Limits
 from sdpalab.judge.witness import Backend, witness_output
 from sdpalab.kernels.kernel import Numerics, Quantisation
 from sdpalab.problem import Problem
 
-__all__ = ["MOST_BYTES", "References", "references_of"]
+__all__ = ["MOST_BYTES", "Expected", "References", "references_of"]
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
@@ -37,6 +39,27 @@ F64 = npt.NDArray[np.float64]
 MOST_BYTES = 256 << 20
 """Most bytes of arrays that :func:`references_of` keeps; the least recently used are dropped first. The mission shape
 (1x8x512x64) takes about 5 MiB."""
+
+
+class Expected(NamedTuple):
+    """The right values of one output, and its limits.
+
+    Attributes
+    ----------
+    reference : ndarray of float64, of the shape of the output
+        NaN in rows that are not judged.
+    yardstick : ndarray of the output's dtype
+    limits : Limits
+    exact : ExactElements or None
+    magnitude : ndarray of float64 or float
+        As for :func:`sdpalab.judge.rule.limits.measure`.
+    """
+
+    reference: F64
+    yardstick: Array
+    limits: Limits
+    exact: ExactElements | None
+    magnitude: F64 | float = 0.0
 
 
 class References:
@@ -66,6 +89,9 @@ class References:
         self._exact: dict[tuple[bool, float, Quantisation | None], ExactElements] = {}
         self._lse: dict[Numerics, tuple[F64, F64]] = {}
         self._weights: dict[Quantisation | None, Weights] = {}
+        self._gradients: Gradients | None = None
+        self._torch_gradients: dict[str, Array] = {}
+        self._expected: dict[Numerics, dict[str, Expected]] = {}
         self._lock = threading.RLock()
         """Lock of the parts: kernels judged concurrently in threads share this object, and each part is computed
         once."""
@@ -163,6 +189,39 @@ class References:
                 self._freeze(*rows)
                 self._lse[numerics] = rows
             return self._lse[numerics]
+
+    def expected(self, numerics: Numerics) -> dict[str, Expected]:
+        """The right values of each output of the task, by name, with the limits for this arithmetic."""
+        if not self.problem.backward:
+            return {"o": Expected(self.reference, self.yardstick, self.limits(numerics), self.exact(numerics))}
+        with self._lock:
+            if numerics not in self._expected:
+                try:
+                    self._expected[numerics] = self._expected_gradients(numerics)
+                except ValueError as error:
+                    raise MachineError(f"{self.problem.label}: {error}") from None
+            return self._expected[numerics]
+
+    def _expected_gradients(self, numerics: Numerics) -> dict[str, Expected]:
+        arrays = [finite(array) for array in (*self._qkv, self.inputs.do)]
+        if self._gradients is None:
+            self._gradients = attention_gradients(*self._qkv, self.inputs.do, **self._arguments)
+            self._torch_gradients = torch_gradients(*arrays, **self._arguments)
+            self._freeze(*self._gradients.values.values(), *self._torch_gradients.values())
+        values, magnitudes = self._gradients.values, self._gradients.magnitudes
+        out = self.reference.astype(self.inputs.q.dtype)
+        intended = intended_gradients(*arrays, out, numerics=numerics, **self._arguments)
+        exact = (
+            exact_gradients(*self._qkv, self.inputs.do, zeros_only=numerics.partial_rows > 0, **self._arguments)
+            if has_exact_elements(numerics)
+            else {}
+        )
+        expected = {}
+        for name in GRADIENTS:
+            yardstick = self._torch_gradients[name]
+            limits = limits_for(values[name], yardstick, [intended[name]], self.problem.dtype, magnitudes[name])
+            expected[name] = Expected(values[name], yardstick, limits, exact.get(name), magnitudes[name])
+        return expected
 
     def _freeze(self, *arrays: Array) -> None:
         for array in arrays:

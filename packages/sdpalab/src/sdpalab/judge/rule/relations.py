@@ -6,15 +6,15 @@ outputs bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.inputs import Inputs, dtype_of
-from sdpalab.judge.rule.evaluate import judge_output
+from sdpalab.inputs import Inputs
+from sdpalab.judge.rule.evaluate import judge_output, misshapen
 from sdpalab.judge.rule.limits import LEAST_NORMAL
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Numerics
@@ -23,6 +23,7 @@ from sdpalab.problem import Problem
 __all__ = ["RELATIONS", "Relation", "broken_relation"]
 
 Array = npt.NDArray[Any]
+Outputs = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class Relation:
     inputs : callable
         ``inputs(problem, inputs) -> (problem, inputs)``: the related inputs.
     expected : callable
-        ``expected(out, problem) -> (array, mask)``: the required output on the related inputs, computed from the output
-        on the original inputs, and where it is required.
+        ``expected(out, problem) -> (array, mask)``: the required value of each output on the related inputs, computed
+        from that output on the original inputs, and where it is required.
     """
 
     name: str
@@ -52,15 +53,20 @@ class Relation:
     inputs: Callable[[Problem, Inputs], tuple[Problem, Inputs]]
     expected: Callable[[Array, Problem], tuple[Array, npt.NDArray[np.bool_]]]
 
-    def differs(self, out: Array, related: Array, problem: Problem) -> int:
-        """Mask of elements of ``related`` that differ from the values that ``out``, the output on the original inputs,
-        requires."""
-        expected, where = self.expected(out, problem)
-        return int(np.count_nonzero((expected != related) & where))
+    def differs(self, out: Outputs, related: Outputs, problem: Problem) -> int:
+        """Number of elements of ``related`` that differ from the values that ``out``, the outputs on the original
+        inputs, require."""
+        count = 0
+        for name, array in out.items():
+            expected, where = self.expected(array, problem)
+            count += int(np.count_nonzero((expected != related[name]) & where))
+        return count
 
 
 def _scaled_inputs(problem: Problem, inputs: Inputs) -> tuple[Problem, Inputs]:
-    return problem, replace(inputs, v=inputs.v * inputs.v.dtype.type(4))
+    name = "do" if problem.backward else "v"
+    array = inputs.arrays[name]
+    return problem, replace(inputs, **{name: array * array.dtype.type(4)})
 
 
 def _scaled(out: Array, problem: Problem) -> tuple[Array, npt.NDArray[np.bool_]]:
@@ -74,12 +80,13 @@ def _everywhere(out: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
     return out, np.ones(out.shape, np.bool_)
 
 
-_HEAD_AXIS = {"q": 1, "k": 1, "v": 1, "attn_mask": 1, "alibi_slopes": 0, "sinks": 0}
+_HEAD_AXIS = {"alibi_slopes": 0, "sinks": 0, "kv_lengths": (), "q_lengths": ()}
+"""Axis of the heads; 1 in all other arrays."""
 
 
 def _reversed_heads(problem: Problem, inputs: Inputs) -> tuple[Problem, Inputs]:
     """All arrays with their heads in reverse order."""
-    flipped = {name: np.flip(array, _HEAD_AXIS.get(name, ())) for name, array in inputs.arrays.items()}
+    flipped = {name: np.flip(array, _HEAD_AXIS.get(name, 1)) for name, array in inputs.arrays.items()}
     return problem, Inputs(**{name: np.ascontiguousarray(array) for name, array in flipped.items()})
 
 
@@ -104,7 +111,15 @@ RELATIONS = {
             "scaled_v",
             "four times V gives four times O, bit for bit",
             True,
-            lambda problem: True,
+            lambda problem: not problem.backward,
+            _scaled_inputs,
+            _scaled,
+        ),
+        Relation(
+            "scaled_do",
+            "four times dO gives four times the gradients, bit for bit",
+            True,
+            lambda problem: problem.backward,
             _scaled_inputs,
             _scaled,
         ),
@@ -122,7 +137,7 @@ RELATIONS = {
             False,
             lambda problem: problem.kv_heads > 1 or problem.batch > 1,
             _first_head,
-            lambda out, problem: _everywhere(out[:1, : problem.group]),
+            lambda out, problem: _everywhere(out[:1, : out.shape[1] // problem.kv_heads]),
         ),
     )
 }
@@ -132,10 +147,10 @@ RELATIONS = {
 def broken_relation(
     relation: Relation,
     problem: Problem,
-    out: Array,
+    out: Outputs,
     related_problem: Problem,
     related_inputs: Inputs,
-    related: Array,
+    related: Outputs,
     numerics: Numerics,
 ) -> tuple[str, int]:
     """Reason why a relation fails (empty if it holds), and the number of elements that break it.
@@ -143,18 +158,19 @@ def broken_relation(
     Parameters
     ----------
     problem, out
-        The original problem, and the output on it.
+        The original problem, and the outputs on it, by name.
     related_problem, related_inputs, related
-        Result of :attr:`Relation.inputs` for it, and the output on that.
+        Result of :attr:`Relation.inputs` for it, and the outputs on that.
     numerics : Numerics
         As for :func:`sdpalab.judge.rule.evaluate.judge_output`, by which the related output is judged on its own.
     """
-    if related.shape != related_problem.o_shape or related.dtype != dtype_of(related_problem.dtype):
-        return f"on related inputs the output is {related.dtype} {related.shape} ({relation.says})", related.size
+    size = sum(array.size for array in related.values())
+    if wrong := misshapen(related_problem, related):
+        return f"on related inputs {wrong} ({relation.says})", size
     judged = judge_output(related_problem, related_inputs, related, numerics)
     differs = relation.differs(out, related, problem)
     if judged.status is not Status.PASSED:
         return f"right on its inputs, but wrong on related ones ({relation.says}): {judged.reason}", differs
     if differs and relation.decides:
-        return f"{differs} of {related.size} elements break a relation that always holds: {relation.says}", differs
+        return f"{differs} of {size} elements break a relation that always holds: {relation.says}", differs
     return "", differs

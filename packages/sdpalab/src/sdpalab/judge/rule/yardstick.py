@@ -24,14 +24,15 @@ import numpy.typing as npt
 from sdpalab.inputs import may_see_none, score_bias, visible_keys, with_padding
 from sdpalab.judge.rule.reference import Rows
 from sdpalab.judge.tensors import from_torch, to_torch
-from sdpalab.judge.witness import BEYOND_TORCH, Backend, witness_output
+from sdpalab.judge.witness import BEYOND_TORCH, Backend, sdpa_backend, witness_output
 
 if TYPE_CHECKING:
+    import torch
     from typing_extensions import Unpack
 
     from sdpalab.scoring import Scoring
 
-__all__ = ["torch_output"]
+__all__ = ["torch_gradients", "torch_output"]
 
 Array = npt.NDArray[Any]
 
@@ -58,25 +59,73 @@ def torch_output(q: Array, k: Array, v: Array, *, rows: Rows = None, **scoring: 
     return out
 
 
+def torch_gradients(q: Array, k: Array, v: Array, do: Array, **scoring: Unpack[Scoring]) -> dict[str, Array]:
+    """dQ, dK and dV by torch's autograd, in the dtype of ``q``; arguments as
+    :func:`sdpalab.judge.rule.gradients.attention_gradients`, all finite.
+
+    The backward pass of the CPU's flash attention where that supports the problem; otherwise of the products, tanh and
+    softmax in float32 of :func:`torch_output`.
+    """
+    import torch
+
+    leaves = [to_torch(np.ascontiguousarray(array)).float().requires_grad_() for array in (q, k, v)]
+    gradient = to_torch(np.ascontiguousarray(do))
+    if not may_see_none(scoring) and not any(name in scoring for name in BEYOND_TORCH) and q.shape[3] == v.shape[3]:
+        group = q.shape[1] // k.shape[1]
+        halves = [leaf.to(gradient.dtype) for leaf in leaves]
+        halves[1:] = [each.repeat_interleave(group, dim=1) for each in halves[1:]]
+        with sdpa_backend(Backend.FLASH):
+            out = torch.nn.functional.scaled_dot_product_attention(
+                *halves, is_causal=scoring["causal"], scale=scoring["scale"]
+            )
+        found = torch.autograd.grad(out, leaves, gradient)
+    else:
+        found = tuple(torch.zeros_like(leaf) for leaf in leaves)
+        for b, h in np.ndindex(*q.shape[:2]):
+            head = _head(*leaves, np.arange(q.shape[2]), (b, h), scoring, gradient.dtype)
+            for total, part in zip(found, torch.autograd.grad(head, leaves, gradient[b, h]), strict=True):
+                total += part
+    return {
+        name: from_torch(each.to(gradient.dtype)) for name, each in zip(("dq", "dk", "dv"), found, strict=True)
+    }
+
+
 def _composed(q: Array, k: Array, v: Array, rows: npt.NDArray[np.intp], scoring: Scoring) -> Array:
     """Attention on the query rows ``q`` [B, H, rows, D] in torch operations, head by head."""
     import torch
 
-    group, cap, keys = q.shape[1] // k.shape[1], scoring.get("softcap", 0.0), k.shape[2]
-    query, key, value = (to_torch(np.ascontiguousarray(array)) for array in (q, k, v))
-    out = torch.empty(*q.shape[:3], v.shape[3], dtype=query.dtype)
-    for b, h in np.ndindex(*q.shape[:2]):
-        scores = query[b, h].float() @ key[b, h // group].float().mT * scoring["scale"]
-        if cap:
-            scores = cap * torch.tanh(scores / cap)
-        bias = score_bias(rows, keys, head=(b, h), **scoring)
-        if bias is not None:
-            scores += torch.from_numpy(bias).float()
-        visible = torch.from_numpy(visible_keys(rows, keys, head=(b, h), **scoring))
-        scores = scores.masked_fill(~visible, -torch.inf)
-        if "sinks" in scoring:
-            logit = torch.tensor(float(scoring["sinks"][h]))
-            scores = torch.cat((scores, logit.expand(len(rows), 1)), 1)
-        weights = torch.softmax(scores, -1)[:, :keys].nan_to_num(0.0).to(query.dtype)
-        out[b, h] = (weights.float() @ value[b, h // group].float()).to(query.dtype)
-    return from_torch(out)
+    tensors = [to_torch(np.ascontiguousarray(array)) for array in (q, k, v)]
+    heads = [_head(*tensors, rows, head, scoring, tensors[0].dtype) for head in np.ndindex(*q.shape[:2])]
+    return from_torch(torch.stack(heads).reshape(*q.shape[:3], v.shape[3]))
+
+
+def _head(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    rows: npt.NDArray[np.intp],
+    head: tuple[int, ...],
+    scoring: Scoring,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """Attention of one query head in float32, [rows, Dv], with P and the result rounded to ``dtype``; 0 in rows that
+    see neither a key nor a sink."""
+    import torch
+
+    b, h = head
+    of_group = b, h // (q.shape[1] // k.shape[1])
+    cap, keys = scoring.get("softcap", 0.0), k.shape[2]
+    scores = q[b, h].float() @ k[of_group].float().mT * scoring["scale"]
+    if cap:
+        scores = cap * torch.tanh(scores / cap)
+    bias = score_bias(rows, keys, head=(b, h), **scoring)
+    if bias is not None:
+        scores = scores + torch.from_numpy(bias).float()
+    visible = torch.from_numpy(visible_keys(rows, keys, head=(b, h), **scoring))
+    if "sinks" in scoring:
+        logit = torch.tensor(float(scoring["sinks"][h])).expand(len(rows), 1)
+        weights = torch.softmax(torch.cat((scores.masked_fill(~visible, -torch.inf), logit), 1), -1)[:, :keys]
+    else:  # a row without a key sees all of them here, and its weights become 0: a softmax of -inf is NaN
+        empty = ~visible.any(dim=1, keepdim=True)
+        weights = torch.softmax(scores.masked_fill(~visible & ~empty, -torch.inf), -1) * ~empty
+    return (weights.to(dtype).float() @ v[of_group].float()).to(dtype)

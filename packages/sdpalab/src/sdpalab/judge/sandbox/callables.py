@@ -4,13 +4,17 @@ The function always receives ``scale`` and ``causal`` by the names of its parame
 It receives the fields of :data:`sdpalab.scoring.EXTRAS` only for problems that set them: a window as two integers, a
 soft cap as a float, all others as tensors (:attr:`sdpalab.problem.Problem.array_shapes`; a boolean mask has dtype
 bool). ``enable_gqa`` is True where K and V have fewer heads than Q.
+
+The gradients of a backward problem are those of torch's autograd, ``torch.autograd.grad(fn(q, k, v, ...), (q, k, v),
+do)``; or ``dq, dk, dv = fn(q, k, v, do=..., ...)`` of a function with a parameter for dO, which also receives O and the
+log-sum-exp if it has parameters for them.
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,7 +48,7 @@ class CallableRunner:
         self._arrays: dict[str, Array] = {}
         self._tensors: list[torch.Tensor] = []
         self._extra: dict[str, torch.Tensor] = {}
-        self._out: torch.Tensor | None = None
+        self._outputs: dict[str, torch.Tensor] = {}
 
     def describe(self) -> dict[str, Any]:
         """Name of the function, and the features that its parameters name."""
@@ -53,8 +57,8 @@ class CallableRunner:
 
     def run(
         self, problem: Problem, inputs: Mapping[str, Array], poison: int, reuse: bool, layout: Layout
-    ) -> tuple[Array, dict[str, Any]]:
-        """Call the function once; return an immediate copy of its output, and the observations.
+    ) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Call the function once; return immediate copies of its outputs by name, and the observations.
 
         Parameters
         ----------
@@ -79,46 +83,82 @@ class CallableRunner:
                 np.copyto(self._arrays[name], array)
         else:  # the old arrays still exist, so the new ones are elsewhere
             laid = {
-                name: lay_out(array, layout) if name in ("q", "k", "v") else guarded(array)
+                name: lay_out(array, layout) if name in ("q", "k", "v", "do") else guarded(array)
                 for name, array in inputs.items()
             }
             self._storage = {name: storage for name, (storage, _) in laid.items()}
             self._arrays = {name: view for name, (_, view) in laid.items()}
             self._tensors = [laid_out_tensor(*laid[name], layout) for name in ("q", "k", "v")]
-            self._extra = {name: extra_tensor(self._arrays[name]) for name in problem.array_shapes}
+            self._extra = {name: extra_tensor(self._arrays[name]) for name in problem.array_shapes if name != "do"}
+            if problem.backward:
+                self._extra["do"] = laid_out_tensor(*laid["do"], layout)
         before = {name: _digest(storage) for name, storage in self._storage.items()}
         poisoned = _poison_new_memory(poison)
         try:
-            out = self._function(*self._tensors, **arguments(self._function, problem, self._extra))
+            outputs = self._call(problem)
         finally:
             _poison_new_memory(None)
-        self._out = _checked(out, problem, self._tensors[0].dtype)
-        copied: Array = from_torch(self._out).copy()
+        self._outputs = _checked(outputs, problem.outputs, self._tensors[0].dtype)
+        copied = {name: from_torch(tensor).copy() for name, tensor in self._outputs.items()}
         changed = [name for name, storage in self._storage.items() if _digest(storage) != before[name]]
         return copied, {"changed": changed, "memory_poisoned": poisoned}
 
-    def look_again(self) -> Array:
-        """Current content of the last call's output."""
+    def _call(self, problem: Problem) -> tuple[Any, ...]:
+        """The outputs of the function, or their gradients, in the order of :attr:`Problem.outputs`."""
+        import torch
+
+        given = arguments(self._function, problem, self._extra)
+        if not problem.backward:
+            return (self._function(*self._tensors, **given),)
+        if "do" in parameter_names(self._function):
+            results = self._function(*self._tensors, **given)
+            if not isinstance(results, (tuple, list)):
+                raise BadOutput(f"the candidate returned {type(results).__name__}, not dQ, dK and dV")
+            return tuple(results)
+        leaves = [tensor.detach().requires_grad_() for tensor in self._tensors]
+        out = self._function(*leaves, **given)
+        _checked((out,), {"o": problem.o_shape}, self._tensors[0].dtype)
+        if not out.requires_grad:
+            raise BadOutput("the output of the candidate has no gradient: autograd cannot differentiate it")
+        gradients = torch.autograd.grad(out, leaves, self._extra["do"], allow_unused=True)
+        if missing := [name for name, each in zip("qkv", gradients, strict=True) if each is None]:
+            raise BadOutput(f"autograd finds no gradient of {' and '.join(missing)}")
+        return gradients
+
+    def look_again(self) -> dict[str, Array]:
+        """Current content of the last call's outputs."""
         from sdpalab.judge.tensors import from_torch
 
-        assert self._out is not None, "nothing was run"
-        now: Array = from_torch(self._out).copy()
-        return now
+        assert self._outputs, "nothing was run"
+        return {name: from_torch(tensor).copy() for name, tensor in self._outputs.items()}
 
 
-def _checked(out: Any, problem: Problem, dtype: torch.dtype) -> torch.Tensor:
+def _checked(
+    outputs: Sequence[Any], shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """The outputs by name.
+
+    Raises
+    ------
+    BadOutput
+        If one is no plain CPU tensor of its shape and of ``dtype``, or their number is wrong.
+    """
     import torch
 
-    # A subclass could compute its values on access.
-    if type(out) is not torch.Tensor:
-        raise BadOutput(f"the candidate returned {type(out).__name__}, not a torch.Tensor")
-    if out.device.type != "cpu" or out.layout != torch.strided:
-        raise BadOutput(f"the candidate returned a tensor on {out.device} in layout {out.layout}")
-    if tuple(out.shape) != problem.o_shape:
-        raise BadOutput(f"the output has shape {tuple(out.shape)}, not {problem.o_shape}")
-    if out.dtype != dtype:
-        raise BadOutput(f"the output has dtype {out.dtype}, not {dtype}")
-    return out
+    if len(outputs) != len(shapes):
+        raise BadOutput(f"the candidate returned {len(outputs)} tensors, not {', '.join(shapes)}")
+    for out, (name, shape) in zip(outputs, shapes.items(), strict=True):
+        called = "the output" if name == "o" else name
+        # A subclass could compute its values on access.
+        if type(out) is not torch.Tensor:
+            raise BadOutput(f"the candidate returned {type(out).__name__}, not a torch.Tensor")
+        if out.device.type != "cpu" or out.layout != torch.strided:
+            raise BadOutput(f"the candidate returned a tensor on {out.device} in layout {out.layout}")
+        if tuple(out.shape) != shape:
+            raise BadOutput(f"{called} has shape {tuple(out.shape)}, not {shape}")
+        if out.dtype != dtype:
+            raise BadOutput(f"{called} has dtype {out.dtype}, not {dtype}")
+    return dict(zip(shapes, outputs, strict=True))
 
 
 def _digest(storage: Array) -> bytes:

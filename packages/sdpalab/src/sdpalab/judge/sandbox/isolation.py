@@ -184,8 +184,8 @@ class CandidateProcesses:
         -------
         reply, outputs
             As :class:`~sdpalab.judge.sandbox.messages.Reply`, with ``confinement`` (that of the candidate's process,
-            see :mod:`sdpalab.judge.sandbox.guard`); and the arrays ``first``, ``second`` and optionally ``other`` and
-            ``lse``.
+            see :mod:`sdpalab.judge.sandbox.guard`); and the outputs by run and name, such as ``first.o``,
+            ``second.o``, and optionally ``other.o`` and ``first.lse``.
 
         Raises
         ------
@@ -196,7 +196,7 @@ class CandidateProcesses:
         if other is not None and self._executor is None:
             runs.append(("other", other, True))
         # Callables need no other padding: torch's maximum keeps NaN.
-        second = inputs if self._executor is None else loud_padding(inputs, problem.kv_lengths)
+        second = inputs if self._executor is None else loud_padding(inputs)
         runs.append(("second", second, False))
         self._begin()
         outputs: dict[str, Array] = {}
@@ -211,16 +211,15 @@ class CandidateProcesses:
                 # Runs with checks reuse the code that the simulator has already translated.
                 watched = not notes.get("hazards")
                 reply, results = self._once(problem.to_dict(), arrays, plan, poison, reuse, watched, layout)
-                outputs[name] = results["o"]
-                if first and self.about["lse"]:
-                    outputs["lse"] = results["lse"]
+                wanted = (*problem.outputs, *(["lse"] if first and self.about["lse"] else []))
+                outputs |= {f"{name}.{output}": results[output] for output in wanted if output in results}
                 if not notes:
                     notes = reply
                 elif reply.get("hazards") and not notes.get("hazards"):  # without the log-sum-exp it may have its own
                     notes |= {field: reply[field] for field in ("hazards", "hazard_count", "groups")}
                 changed |= set(reply.get("changed", ()))
             if plans is None:
-                self._look_again(outputs["second"])
+                self._look_again(results)
         except _Failed as failure:
             if notes.get("hazards"):  # hazards of an earlier run explain this end
                 hazards = {"reason": hazard_reason(notes), "groups": notes["groups"]}
@@ -229,7 +228,7 @@ class CandidateProcesses:
         return {**notes, "changed": sorted(changed)}, outputs
 
     def attempt(self, problem: Problem, inputs: Arrays) -> Answer:
-        """Run the candidate once, without the log-sum-exp; its output is named ``o``.
+        """Run the candidate once, without the log-sum-exp.
 
         Raises
         ------
@@ -244,7 +243,7 @@ class CandidateProcesses:
             )
         except _Failed as failure:
             return failure.reply, {}
-        return reply, {"o": results["o"]}
+        return reply, {name: results[name] for name in problem.outputs if name in results}
 
     def run_in_ring(self, problem: Problem, draws: Arrays) -> Answer:
         """Run a kernel's plan once on the simulator in exact arithmetic (:mod:`sdpalab.judge.algebra`).
@@ -403,15 +402,15 @@ class CandidateProcesses:
             settings = {"arch": self._arch, "cache": str(self._cache.root), "poison": poison, "watched": watched}
             settings |= {"max_steps": self._max_steps, "numerics": self._numerics, "alone": self.alone}
             reply, results = self._ask(process, {"do": "run", **settings}, {"plan": plan, **inputs}, room)
-        if "o" not in results:
+        if not results:
             raise self._died(process, WireError("message without an output"))
         held = {"confinement": self._candidate.confinement, "confined_by": self._candidate.confined_by}
         return {**reply, **held}, results
 
-    def _look_again(self, sent: Array) -> None:
-        """Fail if the output of the last call has changed since the call returned."""
-        _, results = self._ask(self._candidate, {"do": "again"}, {}, sent.nbytes)
-        if "o" not in results or results["o"].tobytes() != sent.tobytes():
+    def _look_again(self, sent: Arrays) -> None:
+        """Fail if an output of the last call has changed since the call returned."""
+        _, results = self._ask(self._candidate, {"do": "again"}, {}, sum(array.nbytes for array in sent.values()))
+        if any(name not in results or results[name].tobytes() != array.tobytes() for name, array in sent.items()):
             raise _Failed(Status.NONDETERMINISTIC, "the output changed after the call had returned it")
 
     def _ask(self, process: GuardedProcess, order: Mapping[str, Any], arrays: Arrays, room: int) -> Answer:

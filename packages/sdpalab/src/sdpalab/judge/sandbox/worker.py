@@ -58,10 +58,10 @@ class _CandidateServer:
                 return self._plan(Problem(**order["problem"]), self._algebraic if order["ring"] else self._config)
             assert self._callable is not None, "the candidate is not a callable"
             if order["do"] == "again":
-                return {"status": None}, {"o": self._callable.look_again()}
+                return {"status": None}, self._callable.look_again()
             problem, layout = Problem(**order["problem"]), Layout(order["layout"])
-            out, notes = self._callable.run(problem, arrays, order["poison"], order["reuse"], layout)
-            return {"status": None, **notes}, {"o": out}
+            outputs, notes = self._callable.run(problem, arrays, order["poison"], order["reuse"], layout)
+            return {"status": None, **notes}, outputs
         except BadOutput as error:
             return {"status": Status.BAD_OUTPUT.value, "reason": str(error)}, {}
         except BaseException as error:
