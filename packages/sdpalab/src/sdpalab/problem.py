@@ -236,7 +236,7 @@ class Problem:
             scoring["bottom_right"] = self.seq_q
         for name in ("kv_lengths", "q_lengths"):
             if getattr(self, name) is not None:
-                scoring[name] = getattr(self, name)  # type: ignore[literal-required]
+                scoring[name] = getattr(self, name)
         return scoring
 
     def scoring_with(self, arrays: Mapping[str, Any]) -> Scoring:

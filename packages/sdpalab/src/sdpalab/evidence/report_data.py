@@ -155,7 +155,7 @@ class ReportData:
     def _has_arrays(self, case: Case) -> bool:
         judged = case.errors is not None and case.limits is not None
         names = ("q", "k", "v", *case.problem.array_shapes, "o")
-        return judged and all(case.digests.get(name) in self.arrays for name in names)
+        return judged and not case.problem.backward and all(case.digests.get(name) in self.arrays for name in names)
 
 
 def _is_source(path: str) -> bool:

@@ -59,9 +59,10 @@ class CaseChange:
         if self.before is None or self.after is None:
             return None
         first, second = self.before.digests, self.after.digests
-        if "o" not in first or "o" not in second or any(first.get(name) != second.get(name) for name in "qkv"):
+        outputs = self.before.problem.outputs
+        if not first.keys() & second.keys() >= outputs.keys() or any(first[name] != second.get(name) for name in "qkv"):
             return None
-        return first["o"] == second["o"]
+        return all(first[name] == second[name] for name in outputs)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""

@@ -72,7 +72,7 @@ class Inputs:
         return self.q, self.k, self.v
 
     def padded(self, fill: float) -> Inputs:
-        """The same inputs with ``fill`` in the padding of all rows of queries and keys (:mod:`sdpalab.inputs.padding`)."""
+        """The same inputs with ``fill`` in the padding of queries and keys (:mod:`sdpalab.inputs.padding`)."""
         k, v = (with_padding(array, self.kv_lengths, fill) for array in (self.k, self.v))
         rows = {name: array for name, array in self.arrays.items() if name in ("q", "do", "o", "lse")}
         padded = {name: with_padding(array, self.q_lengths, fill) for name, array in rows.items()}

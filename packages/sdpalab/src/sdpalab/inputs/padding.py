@@ -33,7 +33,8 @@ def with_padding(array: Array, lengths: Sequence[int] | Array | None, fill: floa
 
 
 def loud_padding(arrays: Mapping[str, Array]) -> Mapping[str, Array]:
-    """The inputs with other padding: V, Q, dO, O and the log-sum-exp are infinite; each row of K is infinite in one column and 0 in the others.
+    """The inputs with other padding: each row of K is infinite in one column and 0 in the others; V, and Q, dO, O and
+    the log-sum-exp of the queries, are infinite.
 
     The score of such a key is infinite, and not NaN. Returns ``arrays`` itself if there is no padding.
     """

@@ -403,10 +403,8 @@ class JudgeRun:
         reply, outputs = worker.attempt(problem, related.arrays)
         if reply.get("status") is not None:
             return replace(evidence, status=Status(reply["status"]), reason=str(reply["reason"]))
-        broken, differs = broken_relation(
-            *(relation, spec.problem, {name: evidence.arrays[name] for name in spec.problem.outputs}),
-            *(problem, related, outputs, numerics),
-        )
+        own = {name: evidence.arrays[name] for name in spec.problem.outputs}
+        broken, differs = broken_relation(relation, spec.problem, own, problem, related, outputs, numerics)
         run = {**evidence.run, "relation": {"name": relation.name, "elements_that_differ": differs}}
         return replace(evidence, status=Status.INCONSISTENT if broken else evidence.status, reason=broken, run=run)
 
@@ -419,7 +417,7 @@ class JudgeRun:
 
     def _case(self, n: int, inputs: Inputs, evidence: Evidence) -> Case:
         spec = self._specs[n]
-        run, reason = dict(evidence.run), evidence.reason
+        run, reason, judged = dict(evidence.run), evidence.reason, evidence.judged
         if spec.trial:
             run["trial"] = True
         if spec.layout != Layout.CONTIGUOUS:
@@ -436,9 +434,9 @@ class JudgeRun:
             seed=spec.seed or 0,
             status=evidence.status,
             reason=reason,
-            errors=evidence.judged and evidence.judged.errors,
-            limits=evidence.judged and evidence.judged.limits,
-            figures=evidence.judged.figures if evidence.judged and len(evidence.judged.figures) > 1 else {},
+            errors=None if judged is None else judged.errors,
+            limits=None if judged is None else judged.limits,
+            figures={} if judged is None or not spec.problem.backward else judged.figures,
             digests={name: self._keep(array) for name, array in {**inputs.arrays, **evidence.arrays}.items()},
             run=run,
         )

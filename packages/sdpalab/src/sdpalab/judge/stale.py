@@ -38,8 +38,13 @@ def other_inputs(inputs: Inputs, seed: int) -> Inputs:
     Inputs
         Inputs of the same shapes and dtype.
     """
-    lengths = {"q": inputs.q_lengths, "do": inputs.q_lengths, "k": inputs.kv_lengths, "v": inputs.kv_lengths}
-    arrays = {
+    lengths: dict[str, npt.NDArray[Any] | None] = {
+        "q": inputs.q_lengths,
+        "do": inputs.q_lengths,
+        "k": inputs.kv_lengths,
+        "v": inputs.kv_lengths,
+    }
+    arrays: dict[str, npt.NDArray[Any]] = {
         name: _shuffled_valid(inputs.arrays[name], f"{seed} {name}", lengths.get(name))
         for name in ("q", "k", "v", "do", "attn_mask")
         if name in inputs.arrays

@@ -5,7 +5,6 @@ The same objects are the records of a bundle, as JSON (:mod:`sdpalab.record`).
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import field
@@ -24,6 +23,7 @@ from sdpalab.judge.rule.figures import (
     broken_rules,
     keeps_original_contract,
     limited,
+    share_of,
     yardstick_name,
 )
 from sdpalab.problem import TWELVE_CASES
@@ -90,10 +90,8 @@ class Figures(JsonRecord):
 
     @property
     def share(self) -> float:
-        """The largest share of a limit; infinite for an element that is not finite, or not exact where it must be."""
-        if self.errors.not_finite or self.errors.exact_wrong:
-            return math.inf
-        return max(each.share for each in limited(self.errors, self.limits).values())
+        """The largest share of a limit (:func:`sdpalab.judge.rule.figures.share_of`)."""
+        return share_of(self.errors, self.limits)
 
 
 @dataclass(frozen=True, config=RECORD)
@@ -236,7 +234,9 @@ class Verdict(JsonRecord):
         """Coverage of a PASSED verdict (:func:`sdpalab.judge.coverage.coverage_of`); otherwise empty."""
         if not self.passed:
             return []
-        return coverage_of([case.problem for case in self.cases], any("lse" in case.digests for case in self.cases))
+        return coverage_of(
+            [case.problem for case in self.cases], any(case.errors and case.errors.lse for case in self.cases)
+        )
 
     @property
     def confinement(self) -> str:

@@ -49,7 +49,7 @@ def arrays_of(
         If an array is missing, or has a wrong number of bytes.
     """
     shapes = {"q": problem.q_shape, "k": problem.k_shape, "v": problem.v_shape}
-    forms = {name: (shape, problem.dtype) for name, shape in shapes.items()}
+    forms: dict[str, tuple[tuple[int, ...], str]] = {name: (shape, problem.dtype) for name, shape in shapes.items()}
     forms |= {"lse": (problem.q_shape[:3], "float32"), **problem.array_shapes}
     paths, arrays = paths_of(digests), {}
     for name in names:

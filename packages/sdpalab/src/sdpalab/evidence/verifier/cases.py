@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
@@ -20,20 +21,29 @@ from sdpalab.evidence.verifier.facts import STATUSES
 from sdpalab.evidence.verifier.findings import MALFORMED, Findings
 from sdpalab.inputs import make_inputs, padded_rows
 from sdpalab.judge.rule.exact import ExactElements, cap_error_of, exact_elements, has_exact_elements
-from sdpalab.judge.rule.figures import Errors, Limits, LseErrors, broken_rules, keeps_original_contract
+from sdpalab.judge.rule.expected import ExpectedGradients
+from sdpalab.judge.rule.figures import (
+    Errors,
+    Limits,
+    LseErrors,
+    broken_rules,
+    keeps_original_contract,
+    share_of,
+    yardstick_name,
+)
 from sdpalab.judge.rule.limits import UNIT_ROUNDOFF, limits_for, measure, row_errors
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64, measure_lse
 from sdpalab.judge.rule.numerics import UNDECLARED, check_numerics, dequantised, intended_output, orders_of
 from sdpalab.judge.rule.reference import ROWS, Weights, attention_float64, finite
 from sdpalab.kernels.declarations import Numerics, Quantisation
-from sdpalab.problem import ARRAYS
+from sdpalab.scoring import ARRAYS, TASKS
 
 __all__ = ["MOST_AT_ONCE", "MOST_SCORES", "Cases", "excess_of"]
 
 DERIVED = ("PASSED", "INCORRECT", "NOT_FINITE")
 """Statuses that are derived from arrays."""
-OUTPUTS = ("o", "yardstick", "lse", "o_second")
-"""Arrays that a case may have beside its inputs."""
+FORWARD_RESULTS = ("o", "lse")
+"""Inputs of a backward problem that follow from the others."""
 MOST_THREADS = 8
 MOST_SCORES = 1 << 36
 """Most scores of all cases of a bundle together, about an hour on two cores."""
@@ -120,10 +130,12 @@ class Cases:
         if set(ran) - built or (case["status"] == "PASSED" and simulated and not ran):
             self.bundle.find(where, "it does not say that it ran the PTX in this bundle")
         self.bundle.used.update(paths_of(case["digests"]).values())
-        if others := sorted(set(case["digests"]) - {*input_names(case), *OUTPUTS}):
+        outputs = output_names(case)
+        known = {*input_names(case), *outputs, *map(yardstick_name, outputs), *(f"{name}_second" for name in outputs)}
+        if others := sorted(set(case["digests"]) - known - {"lse"}):
             self.bundle.find(where, f"it names arrays that it cannot have: {', '.join(others)}")
         missing = missing_of(case, self.bundle.members)
-        if "o_second" in case["digests"] and case["status"] == "PASSED":
+        if case["status"] == "PASSED" and any(name.endswith("_second") for name in case["digests"]):
             self.bundle.find(where, "PASSED, and its two runs gave different outputs")
         if case["status"] not in DERIVED:
             return False
@@ -142,13 +154,21 @@ class Cases:
 
 def input_names(case: Case) -> list[str]:
     """Input arrays of a case: Q, K, V, and the arrays of further fields of its problem."""
-    return [*"qkv", *(name for name in ARRAYS if case["problem"].get(name))]
+    backward = ("do", *FORWARD_RESULTS) if case["problem"].get("task") == "backward" else ()
+    return [*"qkv", *(name for name in ARRAYS if case["problem"].get(name)), *backward]
+
+
+def output_names(case: Case) -> tuple[str, ...]:
+    """Outputs of the task of a case; those of the forward pass for an unknown task."""
+    return TASKS.get(case["problem"].get("task", "forward"), TASKS["forward"])
 
 
 def missing_of(case: Case, members: Members) -> list[str]:
     """Arrays that a case needs and the bundle lacks."""
     paths = paths_of(case["digests"])
-    return [name for name in (*input_names(case), "o", "yardstick") if paths.get(name, "") not in members]
+    outputs = output_names(case)
+    needed = (*input_names(case), *outputs, *map(yardstick_name, outputs))
+    return [name for name in needed if paths.get(name, "") not in members]
 
 
 def size_of(case: Case, members: Members) -> int:
@@ -193,6 +213,7 @@ class SameInputs:
         self.intended: dict[Numerics, Any] = {}
         self.limits: dict[tuple[str, Numerics], Limits] = {}
         self.log_sums: dict[Numerics, tuple[Any, Any]] = {}
+        self.gradients: ExpectedGradients | None = None
 
     def shared(self, quantised: Quantisation | None) -> dict[str, Any]:
         """Score arguments, and the softmax weights of Q and K after quantisation."""
@@ -206,35 +227,90 @@ class SameInputs:
     def findings_of(self, case: Case) -> list[str]:
         """Findings about the arrays or the figures of a case."""
         findings: list[str] = []
-        names = [name for name in ("o", "yardstick", "lse") if name in case["digests"]]
-        arrays = arrays_of(self.problem, case["digests"], self.members, names)
         for name, padded in {"kv_lengths": "kv", "q_lengths": "q"}.items():
             lengths = getattr(self.problem, name)
             if lengths is None:
                 continue
-            if self.scoring[name].tolist() != list(lengths):  # type: ignore[literal-required]
+            if self.scoring[name].tolist() != list(lengths):
                 findings.append(f"its array of {name} is not that of its problem")
-            findings += [
-                f"the padding of {array} is not NaN" for array in padded if not self.is_padded(array, lengths)
-            ]
+            findings += [f"the padding of {each} is not NaN" for each in padded if not self.is_padded(each, lengths)]
         if case["inputs"] == "normal":
             findings += self.normal_findings(case["seed"])
         declared = case["run"]["numerics"]
         numerics = numerics_of(declared, built=bool(case["run"].get("ptx_sha256")))
         if numerics is None:
             return [*findings, f"there is no rule for the numerics that it declares, {declared}"]
+        if self.problem.backward:
+            return findings + self.gradient_findings(case, numerics)
+        names = [name for name in ("o", "yardstick", "lse") if name in case["digests"]]
+        arrays = arrays_of(self.problem, case["digests"], self.members, names)
         limits = self.limits_for(case["digests"]["yardstick"], arrays["yardstick"], numerics)
-        findings += self.yardstick_findings(limits)
+        findings += yardstick_findings(limits, self.most_of_yardstick)
         errors = measure(arrays["o"], self.reference, self.problem.dtype, self.exact_for(numerics))
         recorded = {**case["errors"]}
         lse = self.lse_for(arrays.get("lse"), recorded.pop("lse", None), numerics, findings)
         figures = {name: value for name, value in asdict(errors).items() if name != "lse"}
-        compare(findings, "errors", recorded, self.placed(figures, recorded, arrays["o"]), self.largest)
+        with np.errstate(invalid="ignore"):
+            elements = np.abs(arrays["o"].astype(np.float64) - self.reference)
+            rows = row_errors(arrays["o"], self.reference, self.problem.dtype)
+        compare(findings, "errors", recorded, placed(figures, recorded, elements, rows, self.largest), self.largest)
         compare(findings, "limits", case["limits"], asdict(limits), self.largest)
         status = status_of(replace(errors, lse=lse), limits)
         if case["status"] != status:
             findings.append(f"the record says {case['status']}, and its arrays say {status}")
         return findings
+
+    def gradient_findings(self, case: Case, numerics: Numerics) -> list[str]:
+        """Findings about the figures of the gradients, and about O and the log-sum-exp among their inputs."""
+        findings = [
+            f"its input {name} is not that of the forward pass"
+            for name in FORWARD_RESULTS
+            if not self.is_of_forward_pass(name)
+        ]
+        if self.gradients is None:
+            self.gradients = ExpectedGradients(self.problem, self.inputs)
+        outputs = output_names(case)
+        names = (*outputs, *map(yardstick_name, outputs))
+        arrays = arrays_of(self.problem, case["digests"], self.members, names)
+        yardsticks = {name: arrays[yardstick_name(name)] for name in outputs}
+        shares: dict[str, tuple[float, Errors, Limits]] = {}
+        for name, each in self.gradients.expected(numerics, yardsticks).items():
+            largest = float(np.nanmax(np.abs(each.reference), initial=0.0))
+            errors = measure(arrays[name], each.reference, self.problem.dtype, each.exact, each.magnitude)
+            recorded = case["figures"][name]
+            elements = np.abs(arrays[name].astype(np.float64) - each.reference)
+            rows = row_errors(arrays[name], each.reference, self.problem.dtype, each.magnitude)
+            figures = placed(asdict(errors), recorded["errors"], elements, rows, largest)  # with lse: None
+            compare(findings, f"errors of {name}", recorded["errors"], figures, largest)
+            compare(findings, f"limits of {name}", recorded["limits"], asdict(each.limits), largest)
+            findings += yardstick_findings(each.limits, partial(self.most_of_gradient, name))
+            shares[name] = share_of(errors, each.limits), errors, each.limits
+        worst = max(shares, key=lambda name: shares[name][0])
+        if any(case[part] != case["figures"][worst][part] for part in ("errors", "limits")):
+            findings.append(f"its errors and limits are not those of {worst}, which uses most of a limit")
+        statuses = {status_of(errors, limits) for _, errors, limits in shares.values()}
+        status = next(each for each in ("NOT_FINITE", "INCORRECT", "PASSED") if each in statuses)
+        if case["status"] != status:
+            findings.append(f"the record says {case['status']}, and its arrays say {status}")
+        return findings
+
+    def most_of_gradient(self, name: str) -> float:
+        """Largest possible error of torch's gradient: the limit of the undeclared numerics alone."""
+        assert self.gradients is not None
+        return self.gradients.limits(name, UNDECLARED, self.gradients.intended(UNDECLARED)[name]).max_abs
+
+    def is_of_forward_pass(self, name: str) -> bool:
+        """Whether O or the log-sum-exp of the inputs is the float64 result, rounded to the array's type once."""
+        if name == "o":
+            reference, given = self.reference, self.inputs.arrays["o"]
+        else:
+            reference, _ = log_sum_exp_float64(*self.inputs.qkv, **self.shared(None), numerics=UNDECLARED)
+            given = self.inputs.arrays["lse"]
+        judged = ~np.isnan(reference)
+        right = reference[judged].astype(given.dtype)
+        with np.errstate(invalid="ignore"):
+            close = (given[judged] == right) | (np.abs(given[judged] - right) <= np.spacing(np.abs(right)))
+        return bool(close.all())
 
     def is_padded(self, name: str, lengths: Sequence[int]) -> bool:
         """Whether all rows of Q, K or V beyond the lengths are NaN."""
@@ -268,17 +344,6 @@ class SameInputs:
             self.limits[digest, numerics] = limits_for(self.reference, yardstick, intended, self.problem.dtype)
         return self.limits[digest, numerics]
 
-    def yardstick_findings(self, limits: Limits) -> list[str]:
-        """The finding about a yardstick that widens the limit on the largest error beyond the largest error of torch's
-        output."""
-        if limits.yardstick_max_abs <= limits.intended_max_abs:
-            return []
-        most = self.most_of_yardstick()
-        if limits.yardstick_max_abs <= most:
-            return []
-        error = f"errs by {limits.yardstick_max_abs:.3g}, and its precision allows {most:.3g}"
-        return [f"its yardstick, torch's output, {error}"]
-
     def most_of_yardstick(self) -> float:
         """Largest possible error of torch's output: the limit of the undeclared numerics alone.
 
@@ -311,16 +376,6 @@ class SameInputs:
             )
         return self.exact[key]
 
-    def placed(self, figures: dict[str, Any], recorded: Mapping[str, Any], out: Any) -> dict[str, Any]:
-        """The figures, with the recorded places of the largest element and row if these places are valid."""
-        with np.errstate(invalid="ignore"):
-            elements = np.abs(out.astype(np.float64) - self.reference)
-            rows = row_errors(out, self.reference, self.problem.dtype)
-        for name, place, values in (("max_abs", "max_abs_index", elements), ("worst_row_rel_l2", "worst_row", rows)):
-            same = place in recorded and is_at(values, recorded[place], figures[name], self.largest)
-            figures[place] = recorded[place] if same else list(figures[place])
-        return figures
-
     def lse_for(
         self, lse: Any, recorded: Mapping[str, Any] | None, numerics: Numerics, findings: list[str]
     ) -> LseErrors | None:
@@ -345,6 +400,36 @@ class SameInputs:
         derived = {**asdict(errors), "row": list(errors.row)}
         compare(findings, "errors lse", recorded, derived, 2.0**23 * float(np.nanmax(limit)))
         return errors
+
+
+def placed(
+    figures: dict[str, Any], recorded: Mapping[str, Any], elements: Any, rows: Any, largest: float
+) -> dict[str, Any]:
+    """The figures of an output, with the recorded places of its largest element and row if these places are valid.
+
+    Parameters
+    ----------
+    elements, rows : ndarray of float64
+        Absolute error of each element, relative error of each row.
+    largest : float
+        Largest element of the reference.
+    """
+    figures = {
+        name: value for name, value in figures.items() if name != "lse" or value is not None or "lse" in recorded
+    }
+    for name, place, values in (("max_abs", "max_abs_index", elements), ("worst_row_rel_l2", "worst_row", rows)):
+        same = place in recorded and is_at(values, recorded[place], figures[name], largest)
+        figures[place] = recorded[place] if same else list(figures[place])
+    return figures
+
+
+def yardstick_findings(limits: Limits, most_of: Callable[[], float]) -> list[str]:
+    """The finding about a yardstick that widens the limit on the largest error beyond the largest error of torch's
+    output, ``most_of()``."""
+    if limits.yardstick_max_abs <= limits.intended_max_abs or limits.yardstick_max_abs <= (most := most_of()):
+        return []
+    error = f"errs by {limits.yardstick_max_abs:.3g}, and its precision allows {most:.3g}"
+    return [f"its yardstick, torch's output, {error}"]
 
 
 def differing(one: Any, other: Any) -> int:

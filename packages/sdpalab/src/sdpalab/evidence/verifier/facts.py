@@ -47,6 +47,7 @@ KEYS = {
 SPARSE = {
     "attempt": ["sources"],
     "verdict": list(verdict.Verdict.sparse),
+    "case": list(verdict.Case.sparse),
     "algebra": list(AlgebraCase.sparse),
     "rule": list(Rule.sparse),
     "problem": list(FIELDS),

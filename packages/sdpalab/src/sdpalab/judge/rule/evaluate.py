@@ -237,7 +237,7 @@ def _of_output(name: str) -> str:
 
 
 def misshapen(problem: Problem, run: Mapping[str, Array]) -> str:
-    """The first output of a run that is missing or has another shape or dtype, in a sentence; empty if there is none."""
+    """The first output of a run that is missing or has another shape or dtype, in a sentence; empty without one."""
     for name, shape in problem.outputs.items():
         out, called = run.get(name), "the output" if name == "o" else name
         if out is None or out.shape != shape or out.dtype != dtype_of(problem.dtype):

@@ -1,6 +1,6 @@
 """Elements of the gradients that the inputs fix bit for bit (:mod:`sdpalab.judge.rule.exact` has those of O).
 
-- dQ of a row is 0 if its dO is 0, because dP and delta are then 0; if it sees no key; or if all keys that it sees are 0.
+- dQ of a row is 0 if its dO is 0, because dP and delta are then 0; if it sees no key; or if all its keys are 0.
 - dK of a key is 0 if every row that sees it has a dO of 0 or a Q of 0; a key that no row sees is such a key.
 - dV of a key is 0 if every row that sees it has a dO of 0. Otherwise it is fixed where each row that sees it is *level*
   (all weights are equal, and their number is a power of 2, so that P is exact) or *dominated* (one key has all but
@@ -41,8 +41,8 @@ Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
 
 LEVEL_ERROR = EXP_ERROR
-"""Relative error of P in a level row, from exp of the difference of a score and its log-sum-exp, if it is not rounded to
-16 bits."""
+"""Relative error of P in a level row, from exp of the difference of a score and its log-sum-exp, without rounding to 16
+bits."""
 TOP_ERROR = 2.0**-13
 """Largest error of the P of a dominant key that is less than half an ulp of 1 in float16."""
 
@@ -90,8 +90,10 @@ def exact_gradients(
 
 
 def _score_errors(q: F64, k: F64) -> F64:
-    """Largest float32 error of the products of each row of Q with all K, [rows], with that of the exponent; the products
-    have none where all their terms are multiples of one number, and small."""
+    """Largest float32 error of the products of each row of Q with all K, and of the exponent, [rows].
+
+    The products have no error where all their terms are multiples of one number, and small.
+    """
     largest = np.linalg.norm(q, axis=1) * np.linalg.norm(k, axis=1).max()
     steps = np.abs(q).sum(axis=1) * np.abs(k).max() / (_unit(q) * _unit(k))
     errors: F64 = largest * (EXPONENT_ERROR + np.where(steps < MOST_INTEGER, 0.0, TERM_ERROR * q.shape[1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ __all__ = [
     "broken_rules",
     "keeps_original_contract",
     "limited",
+    "share_of",
     "yardstick_name",
 ]
 
@@ -136,6 +138,13 @@ def limited(errors: Errors, limits: Limits) -> dict[str, Limited]:
     """Each of :data:`LIMITED` with its limit, and ``lse`` if there is one."""
     figures = {name: Limited(getattr(errors, name), getattr(limits, name)) for name in LIMITED}
     return figures if errors.lse is None else {**figures, "lse": Limited(errors.lse.error, errors.lse.limit)}
+
+
+def share_of(errors: Errors, limits: Limits) -> float:
+    """The largest share of a limit; infinite for an element that is not finite, or not exact where it must be."""
+    if errors.not_finite or errors.exact_wrong:
+        return math.inf
+    return max(each.share for each in limited(errors, limits).values())
 
 
 def broken_rules(errors: Errors, limits: Limits) -> tuple[str, ...]:

@@ -85,7 +85,8 @@ def judged_gradients(q: Array, k: Array, v: Array, do: Array, **scoring: Unpack[
     rows = is_finite(q).all(axis=3) & is_finite(do).all(axis=3)
     keys = (is_finite(k).all(axis=3) & is_finite(v).all(axis=3) | hidden).all(axis=2)
     heads = (rows | padding).all(axis=2).reshape(*keys.shape, group).all(axis=2)
-    of_keys = np.broadcast_to((keys & heads)[:, :, None] & ~hidden, k.shape[:3])
+    both: Bools = np.asarray(keys & heads)
+    of_keys = np.broadcast_to(both[:, :, None] & ~hidden, k.shape[:3])
     return {"dq": rows & np.repeat(keys, group, axis=1)[:, :, None] & ~padding, "dk": of_keys, "dv": of_keys}
 
 
@@ -146,8 +147,8 @@ def intended_gradients(
     out : ndarray of the dtype of ``q``, [B, H, Sq, Dv]
         O of the forward pass.
     numerics : Numerics
-        With ``value_gradients`` "problem", dP is rounded to the problem's type; ``partial_rows`` says when sums of dK and
-        dV are.
+        With ``value_gradients`` "problem", dP is rounded to the problem's type; with ``partial_rows``, so are partial
+        sums of dK and dV.
 
     Returns
     -------

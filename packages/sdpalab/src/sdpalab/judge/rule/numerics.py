@@ -47,7 +47,7 @@ MMA_TERMS = 8
 """Terms added to a float16 accumulator before it is rounded, where neither the kernel nor its architecture determines
 them (:func:`on_architecture`): the number of sm_75 to sm_89, and of records that lack the field."""
 
-UNDECLARED = Numerics(normalise="either", value_gradients="problem", partial_rows=64)
+UNDECLARED = Numerics(normalise="either", value_gradients="problem", partial_rows=32)
 """Numerics of a candidate without a declaration: it may divide by the sum of the weights before or after they are
 rounded. A kernel must declare one of the two. Its gradients are those of torch's flash attention on CPUs, which adds up
 dK and dV of 32 to 256 query rows at a time in the 16-bit type (torch 2.13, ``FlashAttentionKernel.cpp``)."""
@@ -89,7 +89,11 @@ def check_numerics(numerics: Numerics) -> None:
         raise UserError(f"numerics: normalise must be after or before, not {numerics.normalise!r}")
     if numerics.products not in ("problem", "tf32"):
         raise UserError(f"numerics: products must be problem or tf32, not {numerics.products!r}")
-    if isinstance(numerics.partial_rows, bool) or not isinstance(numerics.partial_rows, int) or numerics.partial_rows < 0:
+    if (
+        isinstance(numerics.partial_rows, bool)
+        or not isinstance(numerics.partial_rows, int)
+        or numerics.partial_rows < 0
+    ):
         raise UserError(f"numerics: partial_rows must be a number of rows, or 0 for all, not {numerics.partial_rows!r}")
     for name in ("score_gradients", "value_gradients"):
         if getattr(numerics, name) not in ("problem", "float32"):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,7 @@ import numpy.typing as npt
 from sdpalab.errors import MachineError
 from sdpalab.inputs import Inputs
 from sdpalab.judge.rule.exact import ExactElements, cap_error_of, exact_elements, has_exact_elements
-from sdpalab.judge.rule.exact_gradients import exact_gradients
-from sdpalab.judge.rule.gradients import GRADIENTS, Gradients, attention_gradients, intended_gradients
+from sdpalab.judge.rule.expected import Expected, ExpectedGradients
 from sdpalab.judge.rule.limits import limits_for
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
 from sdpalab.judge.rule.numerics import dequantised, intended_output, orders_of
@@ -31,7 +30,7 @@ from sdpalab.judge.witness import Backend, witness_output
 from sdpalab.kernels.kernel import Numerics, Quantisation
 from sdpalab.problem import Problem
 
-__all__ = ["MOST_BYTES", "Expected", "References", "references_of"]
+__all__ = ["MOST_BYTES", "References", "references_of"]
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
@@ -39,27 +38,6 @@ F64 = npt.NDArray[np.float64]
 MOST_BYTES = 256 << 20
 """Most bytes of arrays that :func:`references_of` keeps; the least recently used are dropped first. The mission shape
 (1x8x512x64) takes about 5 MiB."""
-
-
-class Expected(NamedTuple):
-    """The right values of one output, and its limits.
-
-    Attributes
-    ----------
-    reference : ndarray of float64, of the shape of the output
-        NaN in rows that are not judged.
-    yardstick : ndarray of the output's dtype
-    limits : Limits
-    exact : ExactElements or None
-    magnitude : ndarray of float64 or float
-        As for :func:`sdpalab.judge.rule.limits.measure`.
-    """
-
-    reference: F64
-    yardstick: Array
-    limits: Limits
-    exact: ExactElements | None
-    magnitude: F64 | float = 0.0
 
 
 class References:
@@ -89,7 +67,7 @@ class References:
         self._exact: dict[tuple[bool, float, Quantisation | None], ExactElements] = {}
         self._lse: dict[Numerics, tuple[F64, F64]] = {}
         self._weights: dict[Quantisation | None, Weights] = {}
-        self._gradients: Gradients | None = None
+        self._gradients: ExpectedGradients | None = None
         self._torch_gradients: dict[str, Array] = {}
         self._expected: dict[Numerics, dict[str, Expected]] = {}
         self._lock = threading.RLock()
@@ -196,32 +174,17 @@ class References:
             return {"o": Expected(self.reference, self.yardstick, self.limits(numerics), self.exact(numerics))}
         with self._lock:
             if numerics not in self._expected:
+                if self._gradients is None:
+                    arrays = [finite(array) for array in (*self._qkv, self.inputs.arrays["do"])]
+                    self._gradients = ExpectedGradients(self.problem, self.inputs)
+                    self._torch_gradients = torch_gradients(*arrays, **self._arguments)
                 try:
-                    self._expected[numerics] = self._expected_gradients(numerics)
+                    self._expected[numerics] = self._gradients.expected(numerics, self._torch_gradients)
                 except ValueError as error:
                     raise MachineError(f"{self.problem.label}: {error}") from None
+                for name, each in self._expected[numerics].items():
+                    self._freeze(each.reference, each.yardstick, self._gradients.intended(numerics)[name])
             return self._expected[numerics]
-
-    def _expected_gradients(self, numerics: Numerics) -> dict[str, Expected]:
-        arrays = [finite(array) for array in (*self._qkv, self.inputs.do)]
-        if self._gradients is None:
-            self._gradients = attention_gradients(*self._qkv, self.inputs.do, **self._arguments)
-            self._torch_gradients = torch_gradients(*arrays, **self._arguments)
-            self._freeze(*self._gradients.values.values(), *self._torch_gradients.values())
-        values, magnitudes = self._gradients.values, self._gradients.magnitudes
-        out = self.reference.astype(self.inputs.q.dtype)
-        intended = intended_gradients(*arrays, out, numerics=numerics, **self._arguments)
-        exact = (
-            exact_gradients(*self._qkv, self.inputs.do, zeros_only=numerics.partial_rows > 0, **self._arguments)
-            if has_exact_elements(numerics)
-            else {}
-        )
-        expected = {}
-        for name in GRADIENTS:
-            yardstick = self._torch_gradients[name]
-            limits = limits_for(values[name], yardstick, [intended[name]], self.problem.dtype, magnitudes[name])
-            expected[name] = Expected(values[name], yardstick, limits, exact.get(name), magnitudes[name])
-        return expected
 
     def _freeze(self, *arrays: Array) -> None:
         for array in arrays:

@@ -9,13 +9,14 @@ the relative L2 error in float16 (bfloat16) is
 Eager attention keeps the scores in the 16-bit type, and has two to three times the error. A window and lengths are
 passed to torch as a mask, combined with the problem's own mask.
 
-No torch backend supports a soft cap, ALiBi or sinks, and ``flash`` needs Dv = D. Otherwise the yardstick is composed of torch's products, tanh and
-softmax in float32, with the normalised weights and the output rounded to the inputs' type, as ``flash`` does in one
-tile. (Flex attention supports them, but needs a C++ compiler on a CPU.)
+No torch backend supports a soft cap, ALiBi or sinks, and ``flash`` needs Dv = D. For these the yardstick is composed of
+torch's products, tanh and softmax in float32, with the normalised weights and the output rounded to the inputs' type,
+as ``flash`` does in one tile. (Flex attention supports them, but needs a C++ compiler on a CPU.)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,22 +73,20 @@ def torch_gradients(q: Array, k: Array, v: Array, do: Array, **scoring: Unpack[S
     gradient = to_torch(np.ascontiguousarray(do))
     if not may_see_none(scoring) and not any(name in scoring for name in BEYOND_TORCH) and q.shape[3] == v.shape[3]:
         group = q.shape[1] // k.shape[1]
-        halves = [leaf.to(gradient.dtype) for leaf in leaves]
-        halves[1:] = [each.repeat_interleave(group, dim=1) for each in halves[1:]]
+        query, *others = (leaf.to(gradient.dtype) for leaf in leaves)
+        key, value = (each.repeat_interleave(group, dim=1) for each in others)
         with sdpa_backend(Backend.FLASH):
             out = torch.nn.functional.scaled_dot_product_attention(
-                *halves, is_causal=scoring["causal"], scale=scoring["scale"]
+                query, key, value, is_causal=scoring["causal"], scale=scoring["scale"]
             )
         found = torch.autograd.grad(out, leaves, gradient)
     else:
         found = tuple(torch.zeros_like(leaf) for leaf in leaves)
         for b, h in np.ndindex(*q.shape[:2]):
-            head = _head(*leaves, np.arange(q.shape[2]), (b, h), scoring, gradient.dtype)
+            head = _head(leaves, np.arange(q.shape[2]), (b, h), scoring, gradient.dtype)
             for total, part in zip(found, torch.autograd.grad(head, leaves, gradient[b, h]), strict=True):
                 total += part
-    return {
-        name: from_torch(each.to(gradient.dtype)) for name, each in zip(("dq", "dk", "dv"), found, strict=True)
-    }
+    return {name: from_torch(each.to(gradient.dtype)) for name, each in zip(("dq", "dk", "dv"), found, strict=True)}
 
 
 def _composed(q: Array, k: Array, v: Array, rows: npt.NDArray[np.intp], scoring: Scoring) -> Array:
@@ -95,14 +94,12 @@ def _composed(q: Array, k: Array, v: Array, rows: npt.NDArray[np.intp], scoring:
     import torch
 
     tensors = [to_torch(np.ascontiguousarray(array)) for array in (q, k, v)]
-    heads = [_head(*tensors, rows, head, scoring, tensors[0].dtype) for head in np.ndindex(*q.shape[:2])]
+    heads = [_head(tensors, rows, head, scoring, tensors[0].dtype) for head in np.ndindex(*q.shape[:2])]
     return from_torch(torch.stack(heads).reshape(*q.shape[:3], v.shape[3]))
 
 
 def _head(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
+    tensors: Sequence[torch.Tensor],
     rows: npt.NDArray[np.intp],
     head: tuple[int, ...],
     scoring: Scoring,
@@ -112,7 +109,7 @@ def _head(
     see neither a key nor a sink."""
     import torch
 
-    b, h = head
+    (b, h), (q, k, v) = head, tensors
     of_group = b, h // (q.shape[1] // k.shape[1])
     cap, keys = scoring.get("softcap", 0.0), k.shape[2]
     scores = q[b, h].float() @ k[of_group].float().mT * scoring["scale"]
