@@ -27,7 +27,8 @@ def test_counts_are_those_of_the_mask(b: int, group: int, hkv: int, sq: int, skv
     pairs = b * hkv * group * int(visible.sum())
     assert problem.scores == problem.exponentials == pairs
     assert problem.flops == 4 * d * pairs
-    assert problem.least_bytes == 2 * 2 * (np.prod(problem.q_shape) + np.prod(problem.kv_shape))
+    rows, keys = int(visible.any(axis=1).sum()) + sq, 2 * int(visible.any(axis=0).sum())
+    assert problem.least_bytes == 2 * b * hkv * d * (group * rows + keys)
     assert problem.group == group
 
 
@@ -43,9 +44,8 @@ def test_counts_follow_the_window(b: int, sq: int, skv: int, left: int, right: i
     visible &= (right < 0) | (keys <= rows + right)
     visible &= (not causal) | (keys <= rows)
     assert problem.scores == problem.exponentials == 2 * b * int(visible.sum())
-    if problem.window_size is not None:  # without one, Q and K are read whole, as they always were
-        read = int(visible.any(axis=1).sum()) + sq + 2 * int(visible.any(axis=0).sum())
-        assert problem.least_bytes == 2 * 2 * b * 8 * read
+    read = int(visible.any(axis=1).sum()) + sq + 2 * int(visible.any(axis=0).sum())
+    assert problem.least_bytes == 2 * 2 * b * 8 * read
 
 
 def test_a_window_has_one_form() -> None:

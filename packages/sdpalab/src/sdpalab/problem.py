@@ -220,7 +220,7 @@ class Problem:
     @property
     def outputs(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the outputs of the task by name, all of the problem's dtype."""
-        shapes = {"o": self.o_shape, "dq": self.q_shape, "dk": self.k_shape, "dv": self.v_shape}
+        shapes = {"o": self.o_shape, "dq": self.q_shape, "dk": self.kv_shape, "dv": self.v_shape}
         return {name: shapes[name] for name in TASKS[self.task]}
 
     @property
@@ -285,8 +285,8 @@ class Problem:
         return (self.batch, self.heads, self.seq_q, self.head_dim)
 
     @property
-    def k_shape(self) -> tuple[int, int, int, int]:
-        """Shape of K: (B, Hkv, Skv, D)."""
+    def kv_shape(self) -> tuple[int, int, int, int]:
+        """Shape of K, and of V where Dv = D: (B, Hkv, Skv, D)."""
         return (self.batch, self.kv_heads, self.seq_kv, self.head_dim)
 
     @property

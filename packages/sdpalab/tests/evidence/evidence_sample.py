@@ -71,12 +71,12 @@ def judged(
     inputs = make_inputs(problem, kind, seed)
     out = compute(problem, inputs)
     about = {"device": "simulator sm_89", "config": "BLOCK_M=64", "numerics": asdict(numerics or Numerics())}
-    outputs = {"first": out, "second": out}
+    outputs = {"first.o": out, "second.o": out}
     if lse:
         exact, _ = log_sum_exp_float64(
             *inputs.qkv, **problem.scoring_with(inputs.arrays), numerics=numerics or Numerics()
         )
-        outputs["lse"] = exact.astype(np.float32)
+        outputs["first.lse"] = exact.astype(np.float32)
     evidence = evaluate(problem, inputs, about, {"ptx_sha256": [ptx]}, outputs)
     digests = {name: store.put(array) for name, array in {**inputs.arrays, **evidence.arrays}.items()}
     return Case(

@@ -14,7 +14,7 @@ from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Numerics, Quantisation
 from sdpalab.kernels.plan import Launch, Module
-from sdpalab.problem import EXTRAS
+from sdpalab import problem
 
 FLOAT8 = "float8_e4m3fn"
 
@@ -96,8 +96,9 @@ def test_the_verifier_has_the_format_and_the_statuses_of_the_lab() -> None:
         "verdict": ["unjudged", "algebra", "covers", "confinement"],
         "algebra": ["config"],
         "rule": ["advisory"],
+        "case": ["figures"],
     }
-    assert sparse == {**lacking, "problem": list(EXTRAS)}
+    assert sparse == {**lacking, "problem": list(problem.FIELDS)}
     assert set(verify.STATUSES) == {status.value for status in Status}
 
 

@@ -88,7 +88,7 @@ def problem_of(number: int, **changes: Any) -> Callable[[dict[str, Any]], object
         (problem_of(1, softcap=0.0), "the fields of its problem are not those of the format"),
         (problem_of(0, sinks=1), "PASSED without the array sinks that shows it"),
         (problem_of(0, drop=1), "the fields of its problem are not those of the format"),
-        (problem_of(3, kv_lengths=[0, 22]), "its array of lengths is not that of its problem"),
+        (problem_of(3, kv_lengths=[0, 22]), "its array of kv_lengths is not that of its problem"),
         (problem_of(3, kv_lengths=None), "malformed (ValueError: no row is judged"),
         (problem_of(3, attn_mask=None), "it names arrays that it cannot have: attn_mask"),
         (problem_of(3, attn_mask="bool:B,1"), "malformed"),

@@ -136,7 +136,7 @@ def test_an_output_is_held_against_the_oracle_here(tmp_path: Path) -> None:
 
     def second_alone(value: dict[str, Any]) -> None:
         for each in outputs(value):
-            each["second"] = changed(each["second"], lambda array: 2 * array)
+            each["second.o"] = changed(each["second.o"], lambda array: 2 * array)
 
     verdict = judge_by_jobs(Remote(second_alone), written(tmp_path, RIGHT), public(3))
     assert not any(case.passed for case in verdict.cases)
@@ -150,13 +150,13 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no start": lambda value: value["answers"][0].pop("device"),
     "no reply": lambda value: value["answers"][1].pop("reply"),
     "no output": lambda value: value["answers"][1].update(outputs={}),
-    "no base64": lambda value: outputs(value)[0]["first"].update(data="?"),
-    "no stream": lambda value: outputs(value)[0]["first"].update(data="aaaa"),
-    "a bomb": lambda value: outputs(value)[0]["first"].update(
+    "no base64": lambda value: outputs(value)[0]["first.o"].update(data="?"),
+    "no stream": lambda value: outputs(value)[0]["first.o"].update(data="aaaa"),
+    "a bomb": lambda value: outputs(value)[0]["first.o"].update(
         data=base64.b64encode(zlib.compress(bytes(1 << 26))).decode()
     ),
-    "a large array": lambda value: outputs(value)[0]["first"].update(shape=[1 << 20, 1 << 20]),
-    "no dtype": lambda value: outputs(value)[0]["first"].update(dtype="object"),
+    "a large array": lambda value: outputs(value)[0]["first.o"].update(shape=[1 << 20, 1 << 20]),
+    "no dtype": lambda value: outputs(value)[0]["first.o"].update(dtype="object"),
     "passed": lambda value: value["answers"][1].update(reply={"status": "PASSED", "reason": "it did"}),
     "no status": lambda value: value["answers"][1].update(failure="died", status="PASSED", reason="it did"),
 }

@@ -36,7 +36,7 @@ def spoilt(value: float = np.nan) -> Inputs:
 
 
 def judged(inputs: Inputs, first: Array, second: Array | None = None) -> Evidence:
-    outputs = {"first": first, "second": first.copy() if second is None else second}
+    outputs = {"first.o": first, "second.o": first.copy() if second is None else second}
     return evaluate(PROBLEM, inputs, ABOUT, {"status": None}, outputs)
 
 
@@ -101,15 +101,15 @@ def test_other_data_in_the_same_memory_have_their_own_right_output() -> None:
     """A result cached by pointer is right on its inputs, and stale on the others."""
     inputs, other = clean(), make_inputs(PROBLEM, "normal", 4)
     good, fresh = online(PROBLEM, inputs), online(PROBLEM, other)
-    outputs = {"first": good, "second": good}
-    evidence = evaluate(PROBLEM, inputs, ABOUT, {"status": None}, {**outputs, "other": fresh}, other)
+    outputs = {"first.o": good, "second.o": good}
+    evidence = evaluate(PROBLEM, inputs, ABOUT, {"status": None}, {**outputs, "other.o": fresh}, other)
     assert evidence.status is Status.PASSED
-    evidence = evaluate(PROBLEM, inputs, ABOUT, {"status": None}, {**outputs, "other": good}, other)
+    evidence = evaluate(PROBLEM, inputs, ABOUT, {"status": None}, {**outputs, "other.o": good}, other)
     assert evidence.status is Status.STALE
     assert "the output for the data that were there before" in evidence.reason
-    evidence = evaluate(PROBLEM, inputs, ABOUT, {"status": None}, {**outputs, "other": np.zeros_like(good)}, other)
+    evidence = evaluate(PROBLEM, inputs, ABOUT, {"status": None}, {**outputs, "other.o": np.zeros_like(good)}, other)
     assert evidence.status is Status.STALE
     assert "there before" not in evidence.reason
     assert "all zeros" in evidence.reason
-    evidence = evaluate(PROBLEM, inputs, ABOUT, {"status": None}, {**outputs, "other": good[:, :1]}, other)
+    evidence = evaluate(PROBLEM, inputs, ABOUT, {"status": None}, {**outputs, "other.o": good[:, :1]}, other)
     assert evidence.status is Status.BAD_OUTPUT

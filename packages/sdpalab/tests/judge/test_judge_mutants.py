@@ -35,7 +35,7 @@ UNDECLARED = {"kind": "callable", "device": "none", "config": ""}
 def judged(problem: Problem, inputs: Inputs, out: Array, about: dict[str, Any] | None = None) -> Evidence:
     """Judge's evidence on ``out``."""
     reply = {"status": None, "changed": []}
-    return evaluate(problem, inputs, about or DECLARED, reply, {"first": out, "second": out.copy()})
+    return evaluate(problem, inputs, about or DECLARED, reply, {"first.o": out, "second.o": out.copy()})
 
 
 def computed(attention: Any, problem: Problem, inputs: Inputs) -> Array:

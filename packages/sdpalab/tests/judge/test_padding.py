@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sdpalab.bugs.catalogue import BUGS
-from sdpalab.inputs import INPUT_KINDS, Inputs, loud_padding, make_inputs, padded_keys, with_padding
+from sdpalab.inputs import INPUT_KINDS, Inputs, loud_padding, make_inputs, padded_rows, with_padding
 from sdpalab.judge import judge_candidate
 from sdpalab.judge.diagnose.diagnosis import diagnose
 from sdpalab.judge.diagnose.failure import Failure
@@ -68,7 +68,7 @@ def test_padding_is_nan_in_every_kind_of_inputs(kind: str, dtype: str) -> None:
     problem = PADDED.with_(dtype=dtype)
     if not possible(problem, kind):
         pytest.skip("this kind cannot be made for this problem")
-    inputs, padding = make_inputs(problem, kind, 1), padded_keys(problem.kv_lengths, 2, 128)
+    inputs, padding = make_inputs(problem, kind, 1), padded_rows(problem.kv_lengths, 2, 128)
     assert padding.sum() == 28 + 91
     for array in (inputs.k, inputs.v):
         nan = np.isnan(array.astype(np.float64))
@@ -82,7 +82,8 @@ def test_without_padding_nothing_changes() -> None:
     assert all(np.isfinite(array).all() for array in inputs.qkv)
     assert with_padding(inputs.k, full.kv_lengths, math.nan) is inputs.k
     arrays = inputs.arrays
-    assert loud_padding(arrays, full.kv_lengths) is arrays
+    again = loud_padding(arrays)
+    assert all(again[name] is array for name, array in arrays.items())
 
 
 @pytest.mark.parametrize("problem", [PADDED, CAPPED, PADDED.with_(kv_lengths=(0, 37))], ids=lambda each: each.label)

@@ -57,10 +57,10 @@ def first_failure(function: Any, specs: Sequence[CaseSpec]) -> tuple[str, Status
             broken, _ = broken_relation(
                 relation,
                 spec.problem,
-                out,
+                {"o": out},
                 changed,
                 related,
-                again,
+                {"o": again},
                 UNDECLARED,
             )
             if broken:

@@ -81,7 +81,7 @@ def judged(
     """Evidence of the judge on a run of :func:`run` on the same inputs."""
     reply = {"hazards": list(result.hazards), "hazard_count": len(result.hazards), "changed": result.changed_inputs}
     about = {"numerics": asdict(kernel.numerics_of(config)), "device": result.device, "config": str(config)}
-    outputs = {**result.outputs, "first": result.outputs["o"], "second": result.outputs["o"]}
+    outputs = {f"{run}.{name}": out for run in ("first", "second") for name, out in result.outputs.items()}
     return evaluate(problem, make_inputs(problem, kind), about, reply, outputs)
 
 

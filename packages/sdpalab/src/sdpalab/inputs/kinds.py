@@ -75,7 +75,7 @@ def _needles(source: Source, kind: str, gap: float) -> tuple[F64, F64]:
     elif problem.causal:
         wanted = wanted % (np.minimum(np.arange(problem.seq_q), keys - 1) + 1)
     q = math.copysign(size, problem.scale) * code[wanted]
-    return q, np.broadcast_to(size * code, problem.k_shape)
+    return q, np.broadcast_to(size * code, problem.kv_shape)
 
 
 def _seen_in_turn(visible: npt.NDArray[np.bool_], rank: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -123,7 +123,7 @@ def _forbidden(source: Source) -> _QKV:
         there = (hidden >= 0) & (hidden < keys)
         wanted[b, h] = np.where(there, own[b, h] * keys + hidden, wanted[b, h])
     q = math.copysign(size, problem.scale) * code[wanted]
-    k = size * code[:-1].reshape(problem.k_shape)
+    k = size * code[:-1].reshape(problem.kv_shape)
     return q, k, source.normal("v", problem.v_shape)
 
 
@@ -268,7 +268,7 @@ def _normal_e4m3(source: Source) -> _QKV:
     """Scores of normal size from Q, K and V that e4m3 represents exactly after quantisation: quantisation adds no
     error, so the limits are those of the rounding of P alone."""
     problem = source.problem
-    q, k = (integers(source, *each, 7) for each in (("q", problem.q_shape), ("k", problem.k_shape)))
+    q, k = (integers(source, *each, 7) for each in (("q", problem.q_shape), ("k", problem.kv_shape)))
     # The mean square of these integers is about 19, and of a product of two factors about 5.
     spread = abs(problem.scale or 1.0) * 19.0 * math.sqrt(5.0 * problem.head_dim)
     halvings = round(math.log2(spread / 1.5))

@@ -36,7 +36,7 @@ def loud_padding(arrays: Mapping[str, Array]) -> Mapping[str, Array]:
     """The inputs with other padding: each row of K is infinite in one column and 0 in the others; V, and Q, dO, O and
     the log-sum-exp of the queries, are infinite.
 
-    The score of such a key is infinite, and not NaN. Returns ``arrays`` itself if there is no padding.
+    The score of such a key is infinite, and not NaN. Arrays without padding are the same objects.
     """
     loud = dict(arrays)
     if "q_lengths" in arrays:

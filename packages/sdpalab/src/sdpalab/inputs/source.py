@@ -71,6 +71,6 @@ class Source:
         problem = self.problem
         return (
             self.normal("q", problem.q_shape),
-            self.normal("k", problem.k_shape),
+            self.normal("k", problem.kv_shape),
             self.normal("v", problem.v_shape),
         )

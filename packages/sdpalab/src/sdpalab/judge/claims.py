@@ -92,9 +92,9 @@ def claim_cases(problem: Problem, level: str) -> Iterator[CaseSpec]:
     if problem.group == 1:
         for batch, heads, kv_heads in ((2, 4, 2), (1, 3, 1)):
             yield from _on(short.with_(batch=batch, heads=heads, kv_heads=kv_heads), ("normal",), "enable_gqa")
-    for name in EXTRAS:
+    for name, further in _OF_EXTRAS.items():
         if name not in problem.extras:
-            for changes, kinds in _OF_EXTRAS[name]:
+            for changes, kinds in further:
                 yield from _of_extra(plain, name, changes, tuple(INPUT_KINDS) if level == "full" else kinds, level)
 
 

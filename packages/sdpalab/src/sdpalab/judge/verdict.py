@@ -120,9 +120,9 @@ class Case(JsonRecord):
     reason: str = ""
     errors: Errors | None = None
     limits: Limits | None = None
-    figures: Mapping[str, Figures] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
+    figures: Mapping[str, Figures] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, digest in self.digests.items():

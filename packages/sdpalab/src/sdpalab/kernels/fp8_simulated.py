@@ -27,7 +27,7 @@ def _reject(problem: Problem, config: Config) -> str | None:
 
 
 def _plan(problem: Problem, config: Config) -> LaunchPlan:
-    shapes = dict(zip(TENSORS, (problem.q_shape, problem.k_shape, problem.v_shape), strict=True))
+    shapes = dict(zip(TENSORS, (problem.q_shape, problem.kv_shape, problem.v_shape), strict=True))
     q_blocks, kv_blocks = row_blocks(problem, ROWS)
     blocks = {"q": q_blocks, "k": kv_blocks, "v": kv_blocks}
     maxima = [Buffer(f"{x}_maxima", (*shapes[x][:2], blocks[x]), "float32", "workspace") for x in TENSORS]

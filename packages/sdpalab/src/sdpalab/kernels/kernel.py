@@ -121,6 +121,8 @@ class Kernel(ABC):
         missing = [name for name in problem.extras if name not in self.takes]
         if missing:
             return f"kernel {self.name} does not take {' and '.join(missing)}, which {problem.label} has"
+        if "backward" in self.takes and not problem.backward:
+            return f"kernel {self.name} computes gradients, and {problem.label} is a forward problem"
         answer = self.supports(problem)
         if answer is False:
             return f"kernel {self.name} does not support {problem.label}"

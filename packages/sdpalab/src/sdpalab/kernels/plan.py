@@ -225,7 +225,8 @@ class LaunchPlan:
 
 
 def problem_buffers(problem: Problem, *, lse: bool = False) -> tuple[Buffer, ...]:
-    """Q, K, V as inputs and O as output, contiguous [B, H, S, D or Dv]; with ``lse`` also the output of that name.
+    """Q, K and V as inputs, and O, or dQ, dK and dV, as outputs, contiguous [B, H, S, D or Dv]; with ``lse`` also the
+    output of that name.
 
     Further inputs are the arrays of :attr:`sdpalab.problem.Problem.array_shapes`, under their names.
 
@@ -234,9 +235,9 @@ def problem_buffers(problem: Problem, *, lse: bool = False) -> tuple[Buffer, ...
     """
     known = (
         Buffer("q", problem.q_shape, problem.dtype, "in"),
-        Buffer("k", problem.k_shape, problem.dtype, "in"),
+        Buffer("k", problem.kv_shape, problem.dtype, "in"),
         Buffer("v", problem.v_shape, problem.dtype, "in"),
         *(Buffer(name, shape, dtype, "in") for name, (shape, dtype) in problem.array_shapes.items()),
-        Buffer("o", problem.o_shape, problem.dtype, "out"),
+        *(Buffer(name, shape, problem.dtype, "out") for name, shape in problem.outputs.items()),
     )
     return (*known, Buffer("lse", problem.q_shape[:3], "float32", "out")) if lse else known

@@ -47,10 +47,10 @@ def quantisation_buffers(problem: Problem, rows: int) -> tuple[Buffer, ...]:
     [B, Hkv, blocks, 2] with the scale of K first, then that of V.
     """
     q_blocks, kv_blocks = row_blocks(problem, rows)
-    kv_heads = problem.k_shape[:2]
+    kv_heads = problem.kv_shape[:2]
     return (
         Buffer("q_bytes", problem.q_shape, "uint8", "workspace"),
-        Buffer("k_bytes", problem.k_shape, "uint8", "workspace"),
+        Buffer("k_bytes", problem.kv_shape, "uint8", "workspace"),
         Buffer("v_bytes", (*kv_heads, kv_blocks * rows * problem.head_dim), "uint8", "workspace"),
         Buffer("q_scales", (*problem.q_shape[:2], q_blocks), "float32", "workspace"),
         Buffer("kv_scales", (*kv_heads, kv_blocks, 2), "float32", "workspace"),

@@ -48,7 +48,7 @@ def arrays_of(
     ValueError, KeyError
         If an array is missing, or has a wrong number of bytes.
     """
-    shapes = {"q": problem.q_shape, "k": problem.k_shape, "v": problem.v_shape}
+    shapes = {"q": problem.q_shape, "k": problem.kv_shape, "v": problem.v_shape}
     forms: dict[str, tuple[tuple[int, ...], str]] = {name: (shape, problem.dtype) for name, shape in shapes.items()}
     forms |= {"lse": (problem.q_shape[:3], "float32"), **problem.array_shapes}
     paths, arrays = paths_of(digests), {}

@@ -67,7 +67,7 @@ def drawn(problem: Problem, seed: int = SEED) -> dict[str, Array]:
     """Random 16-bit numbers, uint16, from which :meth:`warpsan.numerics.ring.Ring.elements` makes the codes of Q, K and
     V; and the problem's lengths, int32, if any."""
     rng = np.random.default_rng(seed)
-    shapes = {"q": problem.q_shape, "k": problem.k_shape, "v": problem.v_shape}
+    shapes = {"q": problem.q_shape, "k": problem.kv_shape, "v": problem.v_shape}
     draws: dict[str, Array] = {
         name: rng.integers(0, 1 << 16, shape).astype(np.uint16) for name, shape in shapes.items()
     }

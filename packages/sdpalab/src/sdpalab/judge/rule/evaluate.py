@@ -73,6 +73,16 @@ class Evidence:
     arrays: Mapping[str, Array] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def errors(self) -> Errors | None:
+        """Errors of the worst output; None if no output was judged."""
+        return None if self.judged is None else self.judged.errors
+
+    @property
+    def limits(self) -> Limits | None:
+        """Limits of the worst output; None if no output was judged."""
+        return None if self.judged is None else self.judged.limits
+
 
 def declared_numerics(about: Mapping[str, Any]) -> Numerics:
     """The arithmetic that a candidate declared, or the default for a candidate without a declaration, such as a
@@ -216,8 +226,8 @@ def evaluate(
         asked = "" if lse is None else "; the first computed the log-sum-exp, and the second did not"
         differs = (own[name] != again[name]).any(axis=3) & rows[name]
         padding = _other_padding(inputs, differs) if about.get("kind") == "cuda" else ""
-        said = _of_output(name) + _difference(own[name], again[name], rows[name])
-        return evidence(Status.NONDETERMINISTIC, said + asked + padding)
+        difference = _of_output(name) + _difference(own[name], again[name], rows[name])
+        return evidence(Status.NONDETERMINISTIC, difference + asked + padding)
     if judged.status is not Status.PASSED:
         return evidence(judged.status, judged.reason)
     if other is not None and "other" in runs:

@@ -79,14 +79,14 @@ def torch_gradients(q: Array, k: Array, v: Array, do: Array, **scoring: Unpack[S
             out = torch.nn.functional.scaled_dot_product_attention(
                 query, key, value, is_causal=scoring["causal"], scale=scoring["scale"]
             )
-        found = torch.autograd.grad(out, leaves, gradient)
+        gradients = torch.autograd.grad(out, leaves, gradient)
     else:
-        found = tuple(torch.zeros_like(leaf) for leaf in leaves)
+        gradients = tuple(torch.zeros_like(leaf) for leaf in leaves)
         for b, h in np.ndindex(*q.shape[:2]):
             head = _head(leaves, np.arange(q.shape[2]), (b, h), scoring, gradient.dtype)
-            for total, part in zip(found, torch.autograd.grad(head, leaves, gradient[b, h]), strict=True):
+            for total, part in zip(gradients, torch.autograd.grad(head, leaves, gradient[b, h]), strict=True):
                 total += part
-    return {name: from_torch(each.to(gradient.dtype)) for name, each in zip(("dq", "dk", "dv"), found, strict=True)}
+    return {name: from_torch(each.to(gradient.dtype)) for name, each in zip(("dq", "dk", "dv"), gradients, strict=True)}
 
 
 def _composed(q: Array, k: Array, v: Array, rows: npt.NDArray[np.intp], scoring: Scoring) -> Array:

@@ -171,8 +171,12 @@ class SandboxedKernel(Kernel):
         self.name, self.idea, self.described_source = about.name, about.idea, about.source
         self.configs, self.knobs = about.configs, about.knobs
         self.min_arch, self.only_arch, self.lse = about.min_arch, about.only_arch, about.lse
-        self.supports, self.takes = lambda problem: None, EXTRAS  # the process answers all at once, see _reject
+        self.supports, self.takes = lambda problem: None, EXTRAS
         self.reject, self.numerics, self.limits = self._reject, self._numerics, self._limits
+
+    def unsupported(self, problem: Problem) -> str | None:
+        """None: the process gives all reasons at once."""
+        return None
 
     @property
     def folder(self) -> Path:
