@@ -33,9 +33,9 @@ import numpy.typing as npt
 from sdpalab.compile import Cache
 from sdpalab.errors import MachineError, UserError
 from sdpalab.inputs import make_inputs
+from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.cases import CaseSpec
 from sdpalab.judge.rule.limits import UNIT_ROUNDOFF, measure
-from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.verdict import Errors, Status
 from sdpalab.judge.witness import BACKENDS, WitnessUnavailable, witness_device, witness_output

@@ -72,7 +72,7 @@ def test_the_parts_say_what_the_assembled_file_says(
 def test_the_assembled_file_carries_the_rule_as_it_is() -> None:
     """Every module that the verifier loads is in the file, word for word but for the name of the package."""
     modules = assemble.carried_modules()
-    assert {"sdpalab.judge.rule.limits", "sdpalab.judge.rule.exact", "sdpalab.judge.rule.reference"} <= set(modules)
+    assert {"sdpalab.judge.rule.limits", "sdpalab.judge.rule.exact", "sdpalab.inputs.reference"} <= set(modules)
     for name, text in modules.items():
         if name not in ("sdpalab.record", facts.__name__):
             lines, own = text.splitlines(), Path(find_spec(name).origin).read_text().splitlines()

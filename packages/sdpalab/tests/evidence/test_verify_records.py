@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from standalone import verify
 
+from sdpalab import problem
 from sdpalab.compile import build
 from sdpalab.compile.resources import resources
 from sdpalab.evidence.verifier.cases import numerics_of
@@ -14,7 +15,6 @@ from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Numerics, Quantisation
 from sdpalab.kernels.plan import Launch, Module
-from sdpalab import problem
 
 FLOAT8 = "float8_e4m3fn"
 

@@ -119,7 +119,7 @@ def hides_hazards(problem: Problem, config: Config) -> Made:
 def computes_on_the_host(problem: Problem, config: Config) -> Made:
     """An executor of plans in this process gets the right answer, from a kernel that does nothing."""
     import sdpalab.run
-    from sdpalab.judge.rule.reference import attention_float64
+    from sdpalab.inputs.reference import attention_float64
 
     def run(self: Any, plan: Any, inputs: Any, **_: Any) -> Any:
         out = attention_float64(inputs["q"], inputs["k"], inputs["v"], scale=problem.scale, causal=problem.causal)

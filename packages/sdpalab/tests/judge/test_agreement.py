@@ -14,11 +14,11 @@ import torch
 
 from sdpalab.cli import main
 from sdpalab.inputs import E4M3_KINDS, make_inputs
+from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge import CaseSpec, judge_candidate, quick_cases
 from sdpalab.judge.agreement import Agreement, agreement
 from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.numerics import UNDECLARED
-from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.verdict import Status
 from sdpalab.judge.witness import BACKENDS, Backend, witness_output
 from sdpalab.problem import Problem

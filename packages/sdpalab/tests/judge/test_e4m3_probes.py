@@ -14,11 +14,11 @@ from sdpalab.bugs import Bug
 from sdpalab.bugs.edit import SourceEdit
 from sdpalab.bugs.fp8 import SHOWN_BY_EXACT_PROBES
 from sdpalab.inputs import E4M3_KINDS, Inputs, make_inputs
+from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.cases import CaseSpec, quick_cases
 from sdpalab.judge.rule.evaluate import Judged, judge_output
 from sdpalab.judge.rule.exact import exact_elements
 from sdpalab.judge.rule.numerics import dequantised, intended_output, quantised_numbers
-from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.verdict import Status, broken_rules
 from sdpalab.kernels.kernel import Numerics, Quantisation

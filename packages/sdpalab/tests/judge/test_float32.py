@@ -13,11 +13,11 @@ from cuda_candidates import SOURCE, plan
 from sdpalab import judge
 from sdpalab.bugs.tiled import TiledAttention
 from sdpalab.inputs import make_inputs
+from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.cases import CaseSpec, quick_cases
 from sdpalab.judge.rule.evaluate import Judged, judge_output
 from sdpalab.judge.rule.limits import FACTORS
 from sdpalab.judge.rule.numerics import TF32_BITS, UNDECLARED, approximate_tanh
-from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.rule.single import single_output, to_bits
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.tensors import output_of

@@ -12,9 +12,9 @@ from attention import online
 
 from sdpalab.errors import UserError
 from sdpalab.inputs import INPUT_KINDS, Inputs, dtype_of, make_inputs
+from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.exact import ExactElements, exact_elements, has_exact_elements
-from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.verdict import Status, broken_rules
 from sdpalab.kernels.kernel import Numerics, Quantisation
 from sdpalab.problem import Problem

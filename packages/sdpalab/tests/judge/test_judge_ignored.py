@@ -12,8 +12,8 @@ from attention import online
 
 from sdpalab.errors import MachineError
 from sdpalab.inputs import Inputs, make_inputs
+from sdpalab.inputs.reference import attention_float64, judged_rows
 from sdpalab.judge.rule.evaluate import Evidence, evaluate, judge_output
-from sdpalab.judge.rule.reference import attention_float64, judged_rows
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem

@@ -15,10 +15,10 @@ from tiled_attention import quantised
 
 from sdpalab.errors import UserError
 from sdpalab.inputs import Inputs, make_inputs
+from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.limits import measure
 from sdpalab.judge.rule.numerics import UNDECLARED, check_numerics, dequantised, intended_output
-from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Numerics, Quantisation
 from sdpalab.problem import Problem

@@ -15,9 +15,9 @@ from attention import online
 
 from sdpalab.errors import UserError
 from sdpalab.inputs import Inputs, make_inputs
+from sdpalab.inputs.reference import attention_float64, finite, is_finite
 from sdpalab.judge.rule.limits import LEAST_SUBNORMAL, UNIT_ROUNDOFF, half_ulp, limits_for, measure, row_errors
 from sdpalab.judge.rule.numerics import UNDECLARED, intended_output, orders_of
-from sdpalab.judge.rule.reference import attention_float64, finite, is_finite
 from sdpalab.judge.rule.yardstick import torch_output
 from sdpalab.judge.verdict import LIMITED, Limits, broken_rules
 from sdpalab.kernels.kernel import Numerics

@@ -13,6 +13,7 @@ import torch
 
 from sdpalab.bugs.catalogue import BUGS
 from sdpalab.inputs import INPUT_KINDS, Inputs, loud_padding, make_inputs, padded_rows, with_padding
+from sdpalab.inputs.reference import attention_float64, judged_rows
 from sdpalab.judge import judge_candidate
 from sdpalab.judge.diagnose.diagnosis import diagnose
 from sdpalab.judge.diagnose.failure import Failure
@@ -22,7 +23,6 @@ from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.exact import exact_elements
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
 from sdpalab.judge.rule.numerics import UNDECLARED, intended_output
-from sdpalab.judge.rule.reference import attention_float64, judged_rows
 from sdpalab.judge.rule.yardstick import torch_output
 from sdpalab.judge.small_cases import CaseSpec, possible
 from sdpalab.judge.stale import other_inputs

@@ -10,12 +10,12 @@ import pytest
 
 from sdpalab.errors import MachineError
 from sdpalab.inputs import Inputs, make_inputs
+from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.rule import references
 from sdpalab.judge.rule.exact import exact_elements
 from sdpalab.judge.rule.limits import limits_for
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
 from sdpalab.judge.rule.numerics import intended_output
-from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.rule.references import references_of
 from sdpalab.kernels.kernel import Numerics, Quantisation
 from sdpalab.problem import Problem

@@ -16,10 +16,10 @@ import torch
 
 from sdpalab.errors import UserError
 from sdpalab.inputs import INPUT_KINDS, Inputs, dtype_of, make_inputs
+from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.rule.exact import exact_elements
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
 from sdpalab.judge.rule.numerics import intended_output
-from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sdpalab.inputs import make_inputs
-from sdpalab.judge.rule.reference import attention_float64
+from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.stale import other_inputs
 from sdpalab.problem import Problem
 

@@ -16,6 +16,7 @@ from sdpalab.bugs import caps, replace_once, windows
 from sdpalab.bugs.tiled import TiledAttention
 from sdpalab.errors import UserError
 from sdpalab.inputs import INPUT_KINDS, Inputs, make_inputs
+from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.cases import SMALL_WINDOW, CaseSpec, possible, quick_cases
 from sdpalab.judge.diagnose.diagnosis import diagnose
 from sdpalab.judge.diagnose.failure import Failure
@@ -24,7 +25,6 @@ from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.exact import exact_elements
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64, measure_lse
 from sdpalab.judge.rule.numerics import UNDECLARED
-from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.rule.yardstick import torch_output
 from sdpalab.judge.sandbox.callables import CallableRunner
 from sdpalab.judge.session import judge_candidate

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from sdpalab.inputs import make_inputs
+from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.rule.limits import UNIT_ROUNDOFF, measure
-from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.rule.yardstick import torch_output
 from sdpalab.judge.witness import BACKENDS, Backend, WitnessUnavailable, witness_output
 from sdpalab.problem import Problem

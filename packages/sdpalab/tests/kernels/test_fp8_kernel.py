@@ -26,9 +26,9 @@ from refusals import Refusal, assert_refused
 
 from sdpalab.compile.sass import disassemble, parse
 from sdpalab.inputs import Inputs, make_inputs
+from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.limits import measure
-from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.fp8 import FP8, SCALE_ROWS, smem_bytes
 from sdpalab.kernels.fp8_simulated import FP8_SIMULATED

@@ -19,9 +19,9 @@ from checking import (
 from refusals import WMMA_TILES, Refusal, assert_refused
 
 from sdpalab.inputs import make_inputs
+from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.rule.limits import measure
 from sdpalab.judge.rule.numerics import dequantised
-from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.kernels.fp8_simulated import FP8_SIMULATED
 from sdpalab.kernels.kernel import Quantisation
 from sdpalab.kernels.wmma import WMMA, smem_bytes

@@ -22,8 +22,8 @@ from refusals import Refusal, assert_refused
 
 import warpsan
 from sdpalab.inputs import make_inputs
+from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.rule.limits import measure
-from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.kernels.hopper_fp8 import HOPPER_FP8, SCALE_ROWS, VALUES, resolve, smem_bytes
 from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.warpgroups import SMS

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from sdpalab.inputs import make_inputs
+from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.rule import references
 from sdpalab.judge.rule.numerics import UNDECLARED, intended_output
-from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.rule.yardstick import torch_output
 from sdpalab.kernels.fp8 import FP8
 from sdpalab.kernels.kernel import Numerics

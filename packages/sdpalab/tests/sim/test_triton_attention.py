@@ -22,7 +22,7 @@ from triton_attention import KERNEL
 from sdpalab import Problem
 from sdpalab.compile import Build, build, completed
 from sdpalab.inputs import make_inputs
-from sdpalab.judge.rule.reference import attention_float64
+from sdpalab.inputs.reference import attention_float64
 from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.run import SimulatedExecutor
 from warpsan import Report, launch

@@ -14,7 +14,7 @@ from sdpalab.evidence.records import CUBIN, LOG, PTX, SOURCES, AttemptRecord, En
 from sdpalab.evidence.verifier.archive import read
 from sdpalab.evidence.verifier.arrays import arrays_of, inputs_of
 from sdpalab.inputs import Inputs
-from sdpalab.judge.rule.reference import attention_float64
+from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.verdict import Case, Status
 from sdpalab.problem import MISSION
 

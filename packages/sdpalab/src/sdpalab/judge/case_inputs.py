@@ -13,9 +13,9 @@ from dataclasses import replace
 import numpy as np
 
 from sdpalab.inputs import Inputs, make_inputs
+from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
 from sdpalab.judge.rule.numerics import UNDECLARED
-from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.small_cases import CaseSpec
 from sdpalab.problem import Problem
 

@@ -1,6 +1,6 @@
 """Witnesses: the output of each backend of torch's scaled_dot_product_attention on the same inputs.
 
-The reference is float64 (:mod:`sdpalab.judge.rule.reference`), not a backend. Each backend is a named witness, so a
+The reference is float64 (:mod:`sdpalab.inputs.reference`), not a backend. Each backend is a named witness, so a
 change of torch appears as a change of a witness, and never of a kernel. The backend ``None`` is torch's own choice,
 which a user of ``scaled_dot_product_attention`` gets; this choice may change between torch versions even if no backend
 changes.
@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from sdpalab.errors import MachineError
 from sdpalab.inputs import may_see_none, score_bias, visible_keys, with_padding
-from sdpalab.judge.rule.reference import Rows
+from sdpalab.inputs.reference import Rows
 from sdpalab.judge.tensors import from_torch, to_torch, to_torch_mask
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import Inputs
+from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.limits import measure
 from sdpalab.judge.rule.numerics import UNDECLARED
-from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.rule.references import References
 from sdpalab.judge.verdict import Status, broken_rules
 from sdpalab.kernels.kernel import Numerics

@@ -20,6 +20,7 @@ from sdpalab.evidence.verifier.arrays import arrays_of, inputs_of, is_at, near, 
 from sdpalab.evidence.verifier.facts import STATUSES
 from sdpalab.evidence.verifier.findings import MALFORMED, Findings
 from sdpalab.inputs import make_inputs, padded_rows
+from sdpalab.inputs.reference import ROWS, Weights, attention_float64, finite
 from sdpalab.judge.rule.exact import ExactElements, cap_error_of, exact_elements, has_exact_elements
 from sdpalab.judge.rule.expected import ExpectedGradients
 from sdpalab.judge.rule.figures import (
@@ -34,7 +35,6 @@ from sdpalab.judge.rule.figures import (
 from sdpalab.judge.rule.limits import UNIT_ROUNDOFF, limits_for, measure, row_errors
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64, measure_lse
 from sdpalab.judge.rule.numerics import UNDECLARED, check_numerics, dequantised, intended_output, orders_of
-from sdpalab.judge.rule.reference import ROWS, Weights, attention_float64, finite
 from sdpalab.kernels.declarations import Numerics, Quantisation
 from sdpalab.scoring import ARRAYS, TASKS
 

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import Inputs
+from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.diagnose.workings import Float64Attention
 from sdpalab.judge.rule.limits import row_errors
-from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.verdict import Errors, Limited, Limits, limited
 from sdpalab.problem import Problem
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import Inputs, key_range, visible_keys
-from sdpalab.judge.rule.reference import finite
+from sdpalab.inputs.reference import finite
 from sdpalab.problem import Problem
 
 __all__ = ["F64", "HIDDEN_SCORES", "TILES", "Array", "Float64Attention", "Mask", "Outputs"]

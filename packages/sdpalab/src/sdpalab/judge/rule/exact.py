@@ -32,9 +32,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import may_see_none, score_bias, visible_keys
+from sdpalab.inputs.reference import ROWS, Block, WeightBlock, finite, judged_rows, weight_blocks
 from sdpalab.judge.rule.log_sum_exp import FLOAT8_DOT_ERROR
 from sdpalab.judge.rule.numerics import dequantised, quantised_numbers
-from sdpalab.judge.rule.reference import ROWS, Block, WeightBlock, finite, judged_rows, weight_blocks
 from sdpalab.kernels.declarations import Numerics, Quantisation
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def exact_elements(
     Parameters
     ----------
     q, k, v, **scoring
-        As in :func:`sdpalab.judge.rule.reference.attention_float64`; the output has the dtype of ``q``.
+        As in :func:`sdpalab.inputs.reference.attention_float64`; the output has the dtype of ``q``.
     any_count : bool
         Whether level rows of any number of keys have exact elements, not only powers of two: true for kernels that
         divide by the sum of the weights at the end, because every weight is then 1.
@@ -146,7 +146,7 @@ def exact_elements(
     quantised : Quantisation, optional
         How the kernel quantises Q, K and V, if it does.
     weights : iterable, optional
-        Precomputed result of :func:`sdpalab.judge.rule.reference.weight_blocks` for these inputs after quantisation.
+        Precomputed result of :func:`sdpalab.inputs.reference.weight_blocks` for these inputs after quantisation.
     """
     shape = q.shape[:3] + v.shape[3:]
     expected, mask, key = np.zeros(shape, q.dtype), np.zeros(shape, bool), np.full(shape[:3], -1, np.int64)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import visible_keys
+from sdpalab.inputs.reference import finite, weight_blocks, weight_sums
 from sdpalab.judge.rule.exact import (
     EXP_ERROR,
     EXPONENT_ERROR,
@@ -28,7 +29,6 @@ from sdpalab.judge.rule.exact import (
     rounded_to,
 )
 from sdpalab.judge.rule.gradients import judged_gradients
-from sdpalab.judge.rule.reference import finite, weight_blocks, weight_sums
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

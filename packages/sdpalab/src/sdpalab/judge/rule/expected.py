@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import Inputs
+from sdpalab.inputs.reference import finite
 from sdpalab.judge.rule.exact import ExactElements, has_exact_elements
 from sdpalab.judge.rule.exact_gradients import exact_gradients
 from sdpalab.judge.rule.figures import Limits
 from sdpalab.judge.rule.gradients import GRADIENTS, Gradients, attention_gradients, intended_gradients
 from sdpalab.judge.rule.limits import limits_for
-from sdpalab.judge.rule.reference import finite
 from sdpalab.kernels.declarations import Numerics
 from sdpalab.problem import Problem
 

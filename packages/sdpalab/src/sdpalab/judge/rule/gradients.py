@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import padded_rows
-from sdpalab.judge.rule.reference import WeightBlock, finite, is_finite, weight_blocks, weight_sums
+from sdpalab.inputs.reference import WeightBlock, finite, is_finite, weight_blocks, weight_sums
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -96,7 +96,7 @@ def attention_gradients(q: Array, k: Array, v: Array, do: Array, **scoring: Unpa
     Parameters
     ----------
     q, k, v, **scoring
-        As in :func:`sdpalab.judge.rule.reference.attention_float64`.
+        As in :func:`sdpalab.inputs.reference.attention_float64`.
     do : ndarray, [B, H, Sq, Dv]
 
     Returns

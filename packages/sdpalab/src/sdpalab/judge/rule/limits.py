@@ -27,7 +27,7 @@ Relative errors are over ||reference||. A row whose norm is below 2**-8 of the r
 is measured against that floor: where V cancels to near zero, every rounding error is relatively large. The smallest
 denominator is sqrt(n) times the type's least subnormal (n elements).
 
-Rows whose reference is NaN are not judged (:func:`sdpalab.judge.rule.reference.judged_rows`).
+Rows whose reference is NaN are not judged (:func:`sdpalab.inputs.reference.judged_rows`).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sdpalab.inputs.reference import is_finite
 from sdpalab.judge.rule.exact import ExactElements
 from sdpalab.judge.rule.figures import LIMITED, Errors, Limits
-from sdpalab.judge.rule.reference import is_finite
 
 __all__ = [
     "FACTORS",

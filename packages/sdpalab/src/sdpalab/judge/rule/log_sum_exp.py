@@ -16,7 +16,7 @@ A sink counts as one more key with a weight and no score: L is the logarithm of 
 sees neither a key nor a sink must be -inf.
 
 All weights are positive, so their relative errors are absolute errors of L. The judged rows are those of
-:func:`sdpalab.judge.rule.reference.judged_rows`.
+:func:`sdpalab.inputs.reference.judged_rows`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import key_range, score_bias, visible_keys
+from sdpalab.inputs.reference import WeightBlock, finite, judged_rows, score_blocks, weight_blocks
 from sdpalab.judge.rule.figures import LseErrors
 from sdpalab.judge.rule.numerics import MMA_TERMS, dequantised
-from sdpalab.judge.rule.reference import WeightBlock, finite, judged_rows, score_blocks, weight_blocks
 from sdpalab.kernels.declarations import Numerics
 
 if TYPE_CHECKING:
@@ -93,11 +93,11 @@ def log_sum_exp_float64(
     Parameters
     ----------
     q, k, v, **scoring
-        As in :func:`sdpalab.judge.rule.reference.attention_float64`. V only determines which rows are judged.
+        As in :func:`sdpalab.inputs.reference.attention_float64`. V only determines which rows are judged.
     numerics : Numerics
         Declared numerics. The log-sum-exp is that of the inputs after quantisation.
     weights : iterable, optional
-        Precomputed result of :func:`sdpalab.judge.rule.reference.weight_blocks` for these inputs after quantisation.
+        Precomputed result of :func:`sdpalab.inputs.reference.weight_blocks` for these inputs after quantisation.
 
     Returns
     -------

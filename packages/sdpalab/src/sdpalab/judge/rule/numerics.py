@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.errors import UserError
-from sdpalab.judge.rule.reference import Rows, WeightBlock, finite, weight_blocks, weight_sums
+from sdpalab.inputs.reference import Rows, WeightBlock, finite, weight_blocks, weight_sums
 from sdpalab.judge.rule.single import single_output, to_bits
 from sdpalab.kernels.declarations import Numerics, Quantisation
 
@@ -204,11 +204,11 @@ def intended_output(
     Parameters
     ----------
     q, k, v, rows, **scoring
-        As in :func:`sdpalab.judge.rule.reference.attention_float64`; the dtype of ``q`` is the problem's.
+        As in :func:`sdpalab.inputs.reference.attention_float64`; the dtype of ``q`` is the problem's.
     numerics : Numerics
         Declared numerics, in one order (:func:`orders_of`).
     weights : iterable, optional
-        Precomputed result of :func:`sdpalab.judge.rule.reference.weight_blocks` for these inputs after quantisation.
+        Precomputed result of :func:`sdpalab.inputs.reference.weight_blocks` for these inputs after quantisation.
         Only arithmetic with float64 scores reads it.
 
     Returns

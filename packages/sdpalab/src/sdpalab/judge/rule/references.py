@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from sdpalab.errors import MachineError
 from sdpalab.inputs import Inputs
+from sdpalab.inputs.reference import Rows, Weights, attention_float64, finite
 from sdpalab.judge.rule.exact import ExactElements, cap_error_of, exact_elements, has_exact_elements
 from sdpalab.judge.rule.expected import Expected, ExpectedGradients
 from sdpalab.judge.rule.limits import limits_for
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
 from sdpalab.judge.rule.numerics import dequantised, intended_output, orders_of
-from sdpalab.judge.rule.reference import Rows, Weights, attention_float64, finite
 from sdpalab.judge.rule.yardstick import torch_gradients, torch_output
 from sdpalab.judge.verdict import Limits
 from sdpalab.judge.witness import Backend, witness_output

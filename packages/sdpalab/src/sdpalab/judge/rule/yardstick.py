@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import may_see_none, score_bias, visible_keys, with_padding
-from sdpalab.judge.rule.reference import Rows
+from sdpalab.inputs.reference import Rows
 from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.witness import BEYOND_TORCH, Backend, sdpa_backend, witness_output
 

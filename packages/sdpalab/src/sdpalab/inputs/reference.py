@@ -10,7 +10,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.inputs import hides_keys, padded_rows, score_bias, visible_keys
+from sdpalab.inputs.padding import padded_rows
+from sdpalab.inputs.visibility import hides_keys, score_bias, visible_keys
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
