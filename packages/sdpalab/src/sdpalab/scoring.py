@@ -185,8 +185,8 @@ def parse_window(text: str) -> tuple[int, int]:
     return left, right
 
 
-def parse_lengths(text: str) -> tuple[int, ...]:
-    """Parse ``N,N,...`` of the command line.
+def parse_lengths(name: str, text: str) -> tuple[int, ...]:
+    """Parse ``N,N,...`` of the command line; ``name`` is ``kv_lengths`` or ``q_lengths``.
 
     Raises
     ------
@@ -197,5 +197,5 @@ def parse_lengths(text: str) -> tuple[int, ...]:
         return _integers(text)
     except ValueError:
         raise ProblemError(
-            f"--kv-lengths takes one integer for each batch entry, such as 512,200, not {text!r}"
+            f"--{name.replace('_', '-')} takes one integer for each batch entry, such as 512,200, not {text!r}"
         ) from None

@@ -64,6 +64,10 @@ class ProblemJson(Content):
     attn_mask: str = ""
     alibi_slopes: bool = False
     sinks: bool = False
+    q_lengths: list[int] | None = None
+    bottom_right: bool = False
+    head_dim_v: int = 0
+    task: str = "forward"
 
 
 class CaseJson(Content):
@@ -80,6 +84,7 @@ class CaseJson(Content):
     digests: dict[str, str]
     run: Json
     original_contract: bool | None
+    figures: dict[str, Json] = {}
 
 
 class JudgeContent(Content):

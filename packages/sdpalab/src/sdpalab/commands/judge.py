@@ -114,14 +114,17 @@ def judge(
     at_least("--max-steps", max_steps, 1)
     if timeout is not None and not 0 < timeout < float("inf"):
         raise UserError(f"--timeout takes a number of seconds above 0, not {timeout:g}")
-    problems = problems_of(shape, described, default=None)
+    problems = problems_of(shape, described, default=None, any_task=True)
     if rerun_failed:
         if problems or described.given:
-            raise UserError("--rerun-failed takes the cases of the last time: leave out --shape, --dtype and --causal")
+            raise UserError(
+                "--rerun-failed takes the cases of the last time: leave out --shape, --dtype, --causal and --task"
+            )
         specs = failed_cases(kernel)
     else:
-        dtype, causal = described.dtype or "float16", described.causal
-        specs = cases_for(level, problems or None, seed=seed, dtype=dtype, causal=causal, claims=claims)
+        dtype, task = described.dtype or "float16", described.task or "forward"
+        causal = described.causal
+        specs = cases_for(level, problems or None, seed=seed, dtype=dtype, causal=causal, task=task, claims=claims)
     specs = cases_named(specs, only) if only else specs
     if executor is not None and bundle is not None:
         raise UserError("--bundle keeps the arrays of every case, and jobs leave them where they ran: drop --executor")

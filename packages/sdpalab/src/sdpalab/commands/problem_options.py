@@ -41,6 +41,19 @@ AttnMaskOption = Annotated[
 AlibiOption = Annotated[
     bool, typer.Option("--alibi-slopes", help="A slope a head times |i - j| is subtracted from the scores.")
 ]
+QLengthsOption = Annotated[
+    str | None,
+    typer.Option("--q-lengths", metavar="N,N,...", help="Valid queries of each batch entry of the shape given."),
+]
+BottomRightOption = Annotated[
+    bool, typer.Option("--bottom-right", help="Masks and ALiBi are aligned to the last key, as in FlashAttention.")
+]
+HeadDimVOption = Annotated[
+    int | None, typer.Option("--head-dim-v", metavar="N", help="Columns of V and O. Default: head_dim.")
+]
+TaskOption = Annotated[
+    str | None, typer.Option("--task", metavar="T", help="forward, or backward: dQ, dK and dV for a given dO.")
+]
 SinksOption = Annotated[bool, typer.Option("--sinks", help="A logit a head joins the sum of the weights.")]
 
 
@@ -58,6 +71,10 @@ class ProblemOptions:
     attn_mask: AttnMaskOption = None
     alibi_slopes: AlibiOption = False
     sinks: SinksOption = False
+    q_lengths: QLengthsOption = None
+    bottom_right: BottomRightOption = False
+    head_dim_v: HeadDimVOption = None
+    task: TaskOption = None
 
     @property
     def given(self) -> dict[str, Any]:
@@ -65,12 +82,12 @@ class ProblemOptions:
         return {name: value for name, value in vars(self).items() if value is not None and value is not False}
 
 
-_OF_ANY_PROBLEM = ("dtype", "causal")
+_OF_ANY_PROBLEM = ("dtype", "causal", "task")
 """Options that also apply to the default problems."""
 
 
 def problems_of(
-    shapes: Sequence[str] | None, options: ProblemOptions, *, default: str | None = "mission"
+    shapes: Sequence[str] | None, options: ProblemOptions, *, default: str | None = "mission", any_task: bool = False
 ) -> list[Problem]:
     """The problems of all ``--shape`` options, with the other options; without a shape those of ``default``.
 
@@ -79,8 +96,10 @@ def problems_of(
     ProblemError
         If the problem is impossible.
     UserError
-        Without a shape and a default, or if an option requires a shape.
+        Without a shape and a default, if an option requires a shape, or for ``--task backward`` unless ``any_task``.
     """
+    if options.task not in (None, "forward") and not any_task:
+        raise UserError(f"this command takes forward problems only, not --task {options.task}: judge takes both")
     given = [name for name in options.given if name not in _OF_ANY_PROBLEM]
     if not shapes and default is None and given:
         named = " and ".join(f"--{name.replace('_', '-')}" for name in given)
@@ -108,8 +127,9 @@ def problem_of(text: str, options: ProblemOptions) -> Problem:
     changes = options.given
     if "window" in changes:
         changes["window_size"] = parse_window(changes.pop("window"))
-    if "kv_lengths" in changes:
-        changes["kv_lengths"] = parse_lengths(changes["kv_lengths"])
+    for name in ("kv_lengths", "q_lengths"):
+        if name in changes:
+            changes[name] = parse_lengths(name, changes[name])
     if text in NAMED_PROBLEMS:
         return NAMED_PROBLEMS[text].with_(**changes)
     if "," not in text and not text.lstrip("-").isdigit():

@@ -96,7 +96,7 @@ def sanitize(
         raise UserError("--json and --sarif cannot both be standard output")
     console_for(sarif, option="--sarif")
     console = console_and_subject("-" if sarif == "-" else json, kernel)
-    problems = problems_of(shape, described, default=None)
+    problems = problems_of(shape, described, default=None, any_task=True)
     modes = modes_of(schedule, async_mode, strict, volatile, reads, seed, max_steps, checked_numerics(numerics))
     shown = HazardFilter.of(kind, line)
     accepted = read_suppressions(Path(suppressions)) if suppressions is not None else []

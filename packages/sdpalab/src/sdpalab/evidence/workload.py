@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ _WORDS: dict[str, Callable[[str], Any]] = {
     "scale": float,
     "window_size": parse_window,
     "softcap": float,
-    "kv_lengths": parse_lengths,
+    "kv_lengths": partial(parse_lengths, "kv_lengths"),
     "attn_mask": str,
 }
 _FLAGS = ("causal", "alibi_slopes", "sinks")

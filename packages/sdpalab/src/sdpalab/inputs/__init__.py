@@ -15,6 +15,7 @@ from sdpalab.inputs.arrays import extra_arrays
 from sdpalab.inputs.eight_bit import E4M3_KINDS
 from sdpalab.inputs.kinds import INPUT_KINDS, MAKERS
 from sdpalab.inputs.padding import loud_padding, padded_rows, with_padding
+from sdpalab.inputs.reference import attention_with_lse
 from sdpalab.inputs.source import Source, dtype_of
 from sdpalab.inputs.visibility import hides_keys, key_range, may_see_none, positions, score_bias, visible_keys
 from sdpalab.problem import Problem
@@ -34,6 +35,7 @@ __all__ = [
     "positions",
     "score_bias",
     "visible_keys",
+    "with_forward",
     "with_padding",
 ]
 
@@ -86,8 +88,9 @@ class Inputs:
 def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs:
     """Make Q, K, V and the further arrays of ``problem``: the same bytes for the same arguments, on every platform.
 
-    Rows of Q, K, V and dO beyond a length are NaN. O and the log-sum-exp, which the gradients also need, are None: the
-    judge derives them (:func:`sdpalab.judge.case_inputs.with_forward`).
+    O and the log-sum-exp of a backward problem (:func:`with_forward`) may differ in the last bit.
+
+    All rows beyond a length are NaN.
 
     Parameters
     ----------
@@ -111,4 +114,19 @@ def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs
     extra = extra_arrays(kind, source)
     source.scoring = {**source.scoring, **extra}  # type: ignore[typeddict-item]
     q, k, v = (np.ascontiguousarray(array.astype(dtype)) for array in MAKERS[kind](source))
-    return Inputs(q, k, v, **extra).padded(math.nan)
+    return with_forward(problem, Inputs(q, k, v, **extra).padded(math.nan))
+
+
+def with_forward(problem: Problem, inputs: Inputs) -> Inputs:
+    """The inputs of a backward problem with O and the log-sum-exp of the forward pass: float64 results, rounded once.
+
+    Rows with a NaN or an infinity in their inputs hold 0, and padding holds NaN. Inputs of other problems are returned
+    as they are.
+    """
+    if not problem.backward:
+        return inputs
+    clean, scoring = inputs.padded(0.0), problem.scoring_with(inputs.arrays)
+    out, lse = attention_with_lse(*clean.qkv, **scoring)
+    with np.errstate(over="ignore"):
+        rounded = {"o": np.nan_to_num(out).astype(inputs.q.dtype), "lse": lse.astype(np.float32)}
+    return replace(inputs, **rounded).padded(math.nan)

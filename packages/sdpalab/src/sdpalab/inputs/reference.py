@@ -23,6 +23,7 @@ __all__ = [
     "WeightBlock",
     "Weights",
     "attention_float64",
+    "attention_with_lse",
     "finite",
     "is_finite",
     "judged_rows",
@@ -217,6 +218,19 @@ class Weights:
         if self._memo is None:
             self._memo = list(self._blocks())
         return iter(self._memo)
+
+
+def attention_with_lse(q: Array, k: Array, v: Array, **scoring: Unpack[Scoring]) -> tuple[F64, F64]:
+    """Attention and its log-sum-exp in float64, [B, H, Sq, Dv] and [B, H, Sq]; arguments as :func:`attention_float64`.
+
+    The log-sum-exp is -inf in a row that sees neither a key nor a sink.
+    """
+    weights = list(weight_blocks(q, k, **scoring))
+    lse = np.empty(q.shape[:3])
+    for each in weights:
+        empty = np.isneginf(each.most)
+        lse[each.place] = np.where(empty, -np.inf, each.most + np.log(np.where(empty, 1.0, each.total)))[:, 0]
+    return attention_float64(q, k, v, weights=weights, **scoring), lse
 
 
 def attention_float64(

@@ -52,9 +52,10 @@ def cases_for(
     seed: int = 0,
     dtype: str = "float16",
     causal: bool = False,
+    task: str = "forward",
     claims: bool = True,
 ) -> tuple[CaseSpec, ...]:
-    """Cases of a level on ``problems``, or by default on the twelve cases in ``dtype`` and ``causal``.
+    """Cases of a level on ``problems``, or by default on the twelve cases in ``dtype``, ``causal`` and ``task``.
 
     With ``claims``, cases on the candidate's claims beyond the first problem follow (:mod:`sdpalab.judge.claims`);
     without, only the requested problems are judged.
@@ -72,8 +73,8 @@ def cases_for(
         asked = tuple(problems)
         specs = (quick_cases if level == "quick" else full_cases)(asked, seed=seed)
     else:
-        mission = MISSION.with_(dtype=dtype, causal=causal)
-        known = twelve_cases(dtype=dtype, causal=causal)
+        mission = MISSION.with_(dtype=dtype, causal=causal, task=task)
+        known = twelve_cases(dtype=dtype, causal=causal, task=task)
         more = _small_cases(mission) if level == "quick" else full_cases([mission], seed=seed)
         asked, specs = (mission, *(spec.problem for spec in known)), (*known, *more)
     further = claim_cases(asked[0], level) if claims and asked else ()
@@ -100,9 +101,9 @@ def cases_named(specs: Sequence[CaseSpec], words: Iterable[str]) -> tuple[CaseSp
     return tuple(spec for spec in specs if spec.name in chosen)
 
 
-def twelve_cases(*, dtype: str = "float16", causal: bool = False) -> tuple[CaseSpec, ...]:
+def twelve_cases(*, dtype: str = "float16", causal: bool = False, task: str = "forward") -> tuple[CaseSpec, ...]:
     """The twelve cases of the original contract, and one case with a hidden seed for each of their four shapes."""
-    changed = [(problem.with_(dtype=dtype, causal=causal), seed) for problem, seed in TWELVE_CASES]
+    changed = [(problem.with_(dtype=dtype, causal=causal, task=task), seed) for problem, seed in TWELVE_CASES]
     public = [normal_case(problem, seed) for problem, seed in changed]
     hidden = [normal_case(problem) for problem in dict.fromkeys(problem for problem, _ in changed)]
     return (*public, *hidden)

@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.errors import MachineError, UserError
-from sdpalab.inputs import Inputs
+from sdpalab.inputs import Inputs, with_forward
 from sdpalab.judge.agreement import agreement
 from sdpalab.judge.algebra.outcome import AlgebraCase
 from sdpalab.judge.algebra.stage import algebra_case, drawn
-from sdpalab.judge.case_inputs import case_inputs, with_forward
+from sdpalab.judge.case_inputs import case_inputs
 from sdpalab.judge.claims import claimed_by
 from sdpalab.judge.interrupt import Interrupt, wait_for
 from sdpalab.judge.layouts import Layout

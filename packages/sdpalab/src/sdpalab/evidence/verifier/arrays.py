@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sdpalab.inputs import Inputs, dtype_of
+from sdpalab.judge.rule.figures import yardstick_name
 from sdpalab.problem import Problem
 
 __all__ = ["arrays_of", "inputs_of", "is_at", "near", "paths_of", "problem_of"]
@@ -41,19 +42,20 @@ def paths_of(digests: Mapping[str, str]) -> dict[str, str]:
 def arrays_of(
     problem: Problem, digests: Mapping[str, str], members: Mapping[str, bytes], names: Iterable[str]
 ) -> dict[str, Any]:
-    """Arrays of a case by name: inputs in the problem's shapes and dtypes, ``lse`` float32 [B, H, Sq], all others as O.
+    """Arrays of a case by name: inputs and outputs in the problem's shapes and dtypes, ``lse`` float32 [B, H, Sq].
 
     Raises
     ------
     ValueError, KeyError
         If an array is missing, or has a wrong number of bytes.
     """
-    shapes = {"q": problem.q_shape, "k": problem.kv_shape, "v": problem.v_shape}
+    shapes = {"q": problem.q_shape, "k": problem.kv_shape, "v": problem.v_shape, **problem.outputs}
+    shapes |= {yardstick_name(output): shape for output, shape in problem.outputs.items()}
     forms: dict[str, tuple[tuple[int, ...], str]] = {name: (shape, problem.dtype) for name, shape in shapes.items()}
     forms |= {"lse": (problem.q_shape[:3], "float32"), **problem.array_shapes}
     paths, arrays = paths_of(digests), {}
     for name in names:
-        shape, dtype = forms.get(name, (problem.o_shape, problem.dtype))
+        shape, dtype = forms[name]
         kind, raw = dtype_of(dtype), members[paths[name]]
         if len(raw) != kind.itemsize * math.prod(shape):
             raise ValueError(f"{name} has {len(raw)} bytes, and is {'x'.join(map(str, shape))} {dtype}")
