@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ def judged(
     problem: Problem,
     seed: int,
     store: ArrayStore,
-    compute: Callable[..., Array],
+    compute: Callable[..., Array | Mapping[str, Array]],
     ptx: str,
     *,
     kind: str = "normal",
@@ -71,7 +71,8 @@ def judged(
     inputs = make_inputs(problem, kind, seed)
     out = compute(problem, inputs)
     about = {"device": "simulator sm_89", "config": "BLOCK_M=64", "numerics": asdict(numerics or Numerics())}
-    outputs = {"first.o": out, "second.o": out}
+    named = out if isinstance(out, Mapping) else {"o": out}
+    outputs = {f"{run}.{name}": each for run in ("first", "second") for name, each in named.items()}
     if lse:
         exact, _ = log_sum_exp_float64(
             *inputs.qkv, **problem.scoring_with(inputs.arrays), numerics=numerics or Numerics()
@@ -90,6 +91,7 @@ def judged(
         evidence.limits,
         digests,
         evidence.run,
+        evidence.judged.figures if evidence.judged is not None and problem.backward else {},
     )
 
 

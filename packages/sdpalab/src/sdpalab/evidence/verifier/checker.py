@@ -103,7 +103,7 @@ class Checker(Findings):
         if verdict["original_contract"] != contract:
             self.find(where, f"{contract} of its cases keep the original contract, not {verdict['original_contract']}")
         problems = [problem_of(case["problem"]) for case in verdict["cases"]]
-        covered = coverage_of(problems, any("lse" in case["digests"] for case in verdict["cases"]))
+        covered = coverage_of(problems, any((case["errors"] or {}).get("lse") for case in verdict["cases"]))
         if "covers" in verdict and verdict["covers"] != covered:
             self.find(where, f"the verdict covers {', '.join(verdict['covers'])}, which is not what its cases have")
         if "confinement" in verdict and verdict["confinement"] != confinement_of(verdict["cases"]):

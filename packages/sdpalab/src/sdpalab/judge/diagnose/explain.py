@@ -11,7 +11,7 @@ import numpy.typing as npt
 from sdpalab.judge.diagnose.diagnosis import first_sight
 from sdpalab.judge.diagnose.failure import Failure, place
 from sdpalab.judge.rule.exact import ExactElements
-from sdpalab.judge.rule.limits import FACTORS
+from sdpalab.judge.rule.limits import FACTORS, factors_of
 from sdpalab.judge.rule.log_sum_exp import wrongly_infinite
 from sdpalab.judge.verdict import Errors, Limited, LseErrors
 
@@ -23,7 +23,7 @@ F64 = npt.NDArray[np.float64]
 
 def incorrect_reason(failure: Failure, broken: tuple[str, ...], exact: ExactElements | None) -> str:
     """The exceeded limits and their factors, the worst places, the first wrong exact element, and a hint."""
-    errors, limits, factors = failure.errors, failure.limited, FACTORS[failure.problem.dtype]
+    errors, limits, factors = failure.errors, failure.limited, factors_of(failure.problem.dtype, failure.output != "o")
     at = place(errors.max_abs_index)
     parts = [f"max error {errors.max_abs:.3g} at {at} is within its limit"]
     if "max_abs" in broken:

@@ -7,7 +7,7 @@ All must hold:
    ulp of the output type at max|reference|
 2. relative L2 error over all elements, and root mean square of the rows' relative L2 errors, each <= 1.5 * that of the
    intended numerics
-3. worst row's relative L2 error <= 2 * that of the intended numerics' worst row
+3. worst row's relative L2 error <= 2 * (a gradient's: 3 *) that of the intended numerics' worst row
 4. every element is finite
 5. every exact element has its exact value (:mod:`sdpalab.judge.rule.exact`)
 
@@ -49,6 +49,7 @@ __all__ = [
     "LEAST_SUBNORMAL",
     "ROW_FLOOR",
     "UNIT_ROUNDOFF",
+    "factors_of",
     "half_ulp",
     "limits_for",
     "measure",
@@ -62,6 +63,9 @@ _OF_HALVES = {"max_abs": 2.0, "rel_l2": 1.5, "rms_row_rel_l2": 1.5, "worst_row_r
 FACTORS = {"float16": _OF_HALVES, "bfloat16": _OF_HALVES, "float32": dict.fromkeys(_OF_HALVES, 3.0)}
 """Factors of each limit, by dtype: ``max_abs`` multiplies the larger of torch's and the intended numerics' error, the
 others the intended numerics' error alone."""
+GRADIENT_ROW_FACTOR = 3.0
+"""Least factor of the limit of the worst row of a gradient. A row may be a sum of few terms, whose rounding errors
+differ from those of the intended numerics by more than in O."""
 LEAST_ERROR = {"float16": 0.5, "bfloat16": 0.5, "float32": 1.0}
 """Least relative error of the intended numerics that the limits use, in units of the unit roundoff."""
 ROW_FLOOR = 2.0**-8
@@ -69,6 +73,12 @@ UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}
 """Largest relative error of rounding to the type."""
 LEAST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126}
 LEAST_SUBNORMAL = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149}
+
+
+def factors_of(dtype: str, gradient: bool | np.bool_) -> dict[str, float]:
+    """Factors of the limits of O, or of a gradient."""
+    least = GRADIENT_ROW_FACTOR if gradient else 0.0
+    return {**FACTORS[dtype], "worst_row_rel_l2": max(FACTORS[dtype]["worst_row_rel_l2"], least)}
 
 
 def half_ulp(value: float, dtype: str) -> float:
@@ -84,16 +94,15 @@ def row_errors(out: Array, reference: F64, dtype: str, magnitude: F64 | float = 
     Parameters
     ----------
     magnitude : ndarray of float64, [B, H, Sq], optional
-        Further floor of each row's norm: that of a gradient (:mod:`sdpalab.judge.rule.gradients`).
+        Least norm of each row: that of a gradient (:mod:`sdpalab.judge.rule.gradients`).
     """
-    norms = np.linalg.norm(reference, axis=-1)
+    norms = np.maximum(np.linalg.norm(reference, axis=-1), magnitude)
     judged = ~np.isnan(norms)
     squares = np.where(judged, np.square(norms), 0.0).sum(axis=-1, keepdims=True)
     typical = np.sqrt(squares / np.maximum(judged.sum(axis=-1, keepdims=True), 1))
     least = math.sqrt(reference.shape[-1]) * LEAST_SUBNORMAL[dtype]
     distance = np.linalg.norm(out.astype(np.float64) - reference, axis=-1)
-    floor = np.maximum(np.maximum(ROW_FLOOR * typical, least), magnitude)
-    rows: F64 = distance / np.maximum(norms, floor)
+    rows: F64 = distance / np.maximum(np.maximum(norms, ROW_FLOOR * typical), least)
     return rows
 
 
@@ -166,7 +175,7 @@ def limits_for(
     if torch_error.not_finite:
         raise ValueError("the yardstick is not finite on these inputs")
     worst = {name: max(getattr(errors, name) for errors in own) for name in LIMITED}
-    floor, factors = UNIT_ROUNDOFF[dtype] * LEAST_ERROR[dtype], FACTORS[dtype]
+    floor, factors = UNIT_ROUNDOFF[dtype] * LEAST_ERROR[dtype], factors_of(dtype, np.any(magnitude))
     rounding = half_ulp(float(np.nanmax(np.abs(reference))), dtype)
     return Limits(
         max_abs=factors["max_abs"] * max(torch_error.max_abs, worst["max_abs"]) + rounding,
