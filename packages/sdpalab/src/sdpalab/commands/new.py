@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from sdpalab.errors import UserError
+from sdpalab.scoring import TASKS
 from warpsan.terminal.console import conclude
 from warpsan.terminal.invocation import console_and_subject, write_document
 from warpsan.terminal.options import JsonOption
@@ -27,12 +28,13 @@ def new(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Name of the kernel and its files, such as my_attention.")
     ],
+    task: Annotated[str, typer.Option("--task", metavar="T", help="forward, or backward for cuda.")] = "forward",
     folder: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder of the files.")] = Path("."),
     json: JsonOption = None,
 ) -> int:
     """Write a small attention kernel that passes, its launch, and its test, as a starting point."""
     console = console_and_subject(json, name)
-    texts = _texts(kind, name)
+    texts = _texts(kind, name, task)
     taken = [str(folder / file) for file in texts if (folder / file).exists()]
     if taken:
         raise UserError(f"new overwrites nothing, and {' and '.join(taken)} exists: choose another NAME or --dir")
@@ -46,21 +48,27 @@ def new(
     for path in paths:
         conclude(console, f"wrote  {path}")
     launch, test = (str(folder / file) for file in (f"{name}.py", f"test_{name}.py"))
-    console.print(f"judge  sdpalab judge {launch} --shape 1,2,128,64", soft_wrap=True)
+    further = "" if task == "forward" else f" --task {task}"
+    console.print(f"judge  sdpalab judge {launch} --shape 1,2,128,64{further}", soft_wrap=True)
     console.print(f"test   pytest {test}", soft_wrap=True)
-    write_document(json, {"files": paths, "next": f"sdpalab judge {launch}"}, status="PASSED")
+    write_document(json, {"files": paths, "next": f"sdpalab judge {launch}{further}"}, status="PASSED")
     return 0
 
 
-def _texts(kind: str, name: str) -> dict[str, str]:
-    """File names and texts, in reading order; raises UserError for an impossible name."""
+def _texts(kind: str, name: str, task: str) -> dict[str, str]:
+    """File names and texts, in reading order; raises UserError for an impossible name or an unknown template."""
     if kind not in KINDS:
         raise UserError(f"new takes {', '.join(KINDS[:-1])} or {KINDS[-1]}, not {kind!r}")
+    if task not in TASKS:
+        raise UserError(f"--task is {' or '.join(TASKS)}, not {task!r}")
+    templates_of = _TEMPLATES / (kind if task == "forward" else f"{kind}_{task}")
+    if not templates_of.is_dir():
+        raise UserError(f"there is no template of {kind} for --task {task}: cuda has one")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise UserError(f"NAME is of lower-case letters, digits and _, such as my_attention, not {name!r}")
     if importlib.util.find_spec(name) is not None and not Path(f"{name}.py").exists():
         raise UserError(f"there is a Python module {name}, which a file {name}.py would hide: choose another NAME")
-    templates = sorted((_TEMPLATES / kind).iterdir(), key=lambda path: (path.stem.startswith("test_"), path.name))
+    templates = sorted(templates_of.iterdir(), key=lambda path: (path.stem.startswith("test_"), path.name))
     values = {"name": name, "NAME": name.upper()}
     return {
         path.name.removesuffix(".tmpl").replace("kernel", name): Template(path.read_text("utf-8")).substitute(values)
