@@ -18,6 +18,7 @@ import pytest
 from refusing import refusing_guard
 
 from sdpalab.judge.cases import CaseSpec
+from sdpalab.judge.options import JudgeOptions
 from sdpalab.judge.sandbox import confinement, guarded
 from sdpalab.judge.sandbox.candidate import prepare
 from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota, fork_server
@@ -169,8 +170,7 @@ def test_the_executor_of_a_judgement_is_confined_and_writes_to_a_cache_of_its_so
     root: Path, fresh_cache: Path
 ) -> None:
     file, problem = root / "examples" / "my_kernel.py", Problem(1, 1, 64, 64)
-    options = {"arch": None, "config": None, "timeout": 60.0}
-    processes = CandidateProcesses(prepare(str(file)), (problem,), **options)
+    processes = CandidateProcesses(prepare(str(file)), (problem,), JudgeOptions(timeout=60.0))
     try:
         executor = processes._executor
         assert executor is not None

@@ -22,11 +22,12 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.inputs import Inputs
 from sdpalab.judge.agreement import agreement
 from sdpalab.judge.algebra.outcome import AlgebraCase
-from sdpalab.judge.algebra.stage import algebra_case, drawn
+from sdpalab.judge.algebra.stage import algebra_case, algebra_problems, drawn
 from sdpalab.judge.case_inputs import case_inputs
 from sdpalab.judge.claims import claimed_by
 from sdpalab.judge.interrupt import Interrupt, wait_for
 from sdpalab.judge.layouts import Layout
+from sdpalab.judge.options import JudgeOptions
 from sdpalab.judge.pace import Behind, Pace
 from sdpalab.judge.rule.evaluate import Evidence, declared_numerics, evaluate
 from sdpalab.judge.rule.numerics import check_numerics
@@ -40,7 +41,7 @@ from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import EXTRAS, Problem
 from warpsan.host import usable_cpus
 
-__all__ = ["JudgeRun", "JudgingInterrupted", "NoCaseSuits", "Processes", "Store"]
+__all__ = ["JudgeRun", "JudgingInterrupted", "NoCaseSuits", "Processes"]
 
 _MOST_HANGS = 2
 """Hanging cases after which a kernel is judged no further: each costs ten seconds of GPU time, or two minutes of
@@ -80,6 +81,10 @@ class Processes(Protocol):
         """End the processes, from another thread."""
 
 
+Start = Callable[[tuple[Problem, ...], JudgeOptions], Processes]
+"""Starts a candidate's processes for some problems."""
+
+
 class JudgingInterrupted(KeyboardInterrupt):
     """Judging was interrupted from the keyboard: ``verdict`` has the finished cases, at least one."""
 
@@ -93,14 +98,6 @@ class NoCaseSuits(UserError):
 
     def __init__(self, kernel: str) -> None:
         super().__init__(f"none of the requested cases suits {kernel}, because of its tiles or layouts")
-
-
-class Store(Protocol):
-    """Keeps the arrays of a verdict, so that others can derive it again."""
-
-    def put(self, array: npt.NDArray[Any]) -> str:
-        """Keep ``array`` and return the sha256 of its bytes, in hex."""
-        ...
 
 
 def _declared(about: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,26 +130,12 @@ class _RunOfCase(NamedTuple):
 class JudgeRun:
     """State that the threads of one judgement share."""
 
-    def __init__(
-        self,
-        processes: Callable[..., Processes],
-        specs: Sequence[CaseSpec],
-        store: Store | None,
-        progress: Callable[[Case], None] | None,
-        on_start: Callable[[str, int], None] | None,
-        on_plan: Callable[[Problem, SentPlan, str], None] | None,
-        until_failure: bool,
-        algebraic: Sequence[Problem],
-        interrupt: Interrupt | None,
-        secret: bytes | None = None,
-    ) -> None:
-        self._secret = secret or os.urandom(16)
-        self._interrupt = interrupt or Interrupt()
-        self._heard = contextlib.nullcontext() if interrupt else self._interrupt.heard()
+    def __init__(self, processes: Start, specs: Sequence[CaseSpec], options: JudgeOptions) -> None:
+        self._processes, self._specs, self._options = processes, list(specs), options
+        self._secret = options.secret or os.urandom(16)
+        self._interrupt = options.interrupt or Interrupt()
+        algebraic = algebra_problems(specs[0].problem) if options.algebra and not options.gpu else ()
         self._algebraic, self._algebra = iter(algebraic), list[AlgebraCase]()
-        self._processes, self._store, self._until_failure = processes, store, until_failure
-        self._progress, self._on_start, self._on_plan = progress, on_start, on_plan
-        self._specs = list(specs)
         self._live: list[Processes] = []
         self._hangs = 0
         self._abandoned = self._interrupted = False
@@ -166,8 +149,9 @@ class JudgeRun:
         self._declared: dict[str, Any] | None = None
         self._kind = ""
 
-    def run(self, device: str, level: str, seed: int, workers: int | None) -> Verdict:
-        """Judge all cases and assemble the verdict; ``workers``: sets of processes, by default chosen at run time."""
+    def run(self) -> Verdict:
+        """Judge all cases and assemble the verdict."""
+        workers = self._options.workers
         # The yardstick needs torch, whose import takes seconds; the candidate's processes start meanwhile.
         threading.Thread(target=_import_torch, daemon=True).start()
         self._alone = workers is None
@@ -175,7 +159,7 @@ class JudgeRun:
         try:
             about = first.about
             self._declared, self._kind = _declared(about), about["kind"]
-            self._check(about, device)
+            self._check(about, self._options.device)
             if not self._specs:
                 raise NoCaseSuits(about["name"])
             self._witnessed = _witnessed(self._specs)
@@ -186,7 +170,8 @@ class JudgeRun:
             ]
             self._queue = iter(range(len(self._specs)))
             sets = min(workers or 1, len(self._specs))
-            with self._heard, self._interrupt.calls(self._stop), ThreadPoolExecutor(max(sets, 2)) as pool:
+            installed = contextlib.nullcontext() if self._options.interrupt else self._interrupt.installed()
+            with installed, self._interrupt.on_interrupt(self._stop), ThreadPoolExecutor(max(sets, 2)) as pool:
                 servers = [pool.submit(self._serve, worker) for worker in (first, *[None] * (sets - 1))]
                 if workers is None and usable_cpus() > 1:
                     self._pace = Pace(len(self._specs), partial(self._start_another, pool, servers))
@@ -201,22 +186,23 @@ class JudgeRun:
             first.close()
         if self._interrupted and not self._cases:
             raise KeyboardInterrupt
-        verdict = self._verdict(about, level, seed)
+        verdict = self._verdict(about)
         if self._interrupted:
             raise JudgingInterrupted(verdict)
         if verdict.cases[0].status is Status.BUILD_FAILED:
             raise UserError(verdict.cases[0].reason)
         return verdict
 
-    def _verdict(self, about: Mapping[str, Any], level: str, seed: int) -> Verdict:
+    def _verdict(self, about: Mapping[str, Any]) -> Verdict:
         cases = tuple(self._cases[n] for n in sorted(self._cases))
         unjudged = tuple(spec.name for n, spec in enumerate(self._specs) if n not in self._cases)
         algebra = tuple(sorted(self._algebra, key=lambda each: each.name))
-        return Verdict(about["name"], about["config"], about["device"], level, seed, cases, unjudged, algebra)
+        about_run = about["name"], about["config"], about["device"], self._options.level, self._options.seed
+        return Verdict(*about_run, cases, unjudged, algebra)
 
     def _worker(self) -> Processes:
         problems = tuple(spec.problem for spec in self._specs)
-        worker = self._processes(problems, on_plan=self._on_plan and self._planned)
+        worker = self._processes(problems, replace(self._options, on_plan=self._options.on_plan and self._planned))
         with self._lock:
             self._live.append(worker)
             worker.alone = self._alone
@@ -294,7 +280,7 @@ class JudgeRun:
                     try:
                         worker = worker or self._worker()
                         execution = self._executed(n, inputs, worker)
-                        if execution.failed or self._until_failure or self._specs[n].relation:
+                        if execution.failed or self._options.until_failure or self._specs[n].relation:
                             case = self._case(n, inputs, self._related(execution, worker))
                     except CandidateDied as death:
                         assert worker is not None
@@ -333,10 +319,10 @@ class JudgeRun:
             self._cases[n] = case
             self._hangs += case.status is Status.TIMED_OUT
             unusable = n == 0 and case.status is Status.BUILD_FAILED  # the request is rejected for it at the end
-            if (self._until_failure and not case.passed) or self._hangs >= _MOST_HANGS or unusable:
+            if (self._options.until_failure and not case.passed) or self._hangs >= _MOST_HANGS or unusable:
                 self._queue = iter(())
-            if self._progress:
-                self._progress(case)
+            if self._options.progress:
+                self._options.progress(case)
 
     def _run_in_ring(self, worker: Processes) -> None:
         """Run the problems of the algebraic stage, all on the first worker without further cases."""
@@ -344,7 +330,7 @@ class JudgeRun:
             return
         while True:
             with self._lock:
-                failed = self._until_failure and any(not case.passed for case in self._cases.values())
+                failed = self._options.until_failure and any(not case.passed for case in self._cases.values())
                 problem = None if failed or self._abandoned else next(self._algebraic, None)
             if problem is None:
                 return
@@ -365,14 +351,14 @@ class JudgeRun:
             n = next(self._queue, None)
             if n is not None and self._pace is not None:
                 self._pace.begin()
-            if n is not None and self._on_start is not None:
-                self._on_start(self._specs[n].name, len(self._specs))
+            if n is not None and self._options.on_start is not None:
+                self._options.on_start(self._specs[n].name, len(self._specs))
             return n
 
     def _planned(self, problem: Problem, plan: SentPlan, arch: str) -> None:
-        assert self._on_plan is not None
+        assert self._options.on_plan is not None
         with self._lock:
-            self._on_plan(problem, plan, arch)
+            self._options.on_plan(problem, plan, arch)
 
     def _executed(self, n: int, inputs: Inputs, worker: Processes) -> _RunOfCase:
         """Run a case."""
@@ -442,10 +428,10 @@ class JudgeRun:
         )
 
     def _keep(self, array: npt.NDArray[Any]) -> str:
-        if self._store is None:
+        if self._options.store is None:
             return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
         with self._lock:
-            return self._store.put(array)
+            return self._options.store.put(array)
 
 
 def _witnessed(specs: Sequence[CaseSpec]) -> int | None:

@@ -21,8 +21,9 @@ import numpy.typing as npt
 from pydantic import Field, ValidationError
 
 from sdpalab.errors import MachineError, UserError
-from sdpalab.judge.judgement import Processes
+from sdpalab.judge.judgement import Processes, Start
 from sdpalab.judge.layouts import Layout
+from sdpalab.judge.options import JudgeOptions
 from sdpalab.judge.sandbox.isolation import CandidateDied
 from sdpalab.judge.sandbox.messages import ExecutorReply, Message, Text, plain
 from sdpalab.judge.sandbox.wire import DTYPES
@@ -91,9 +92,9 @@ class Recording:
     def __init__(self) -> None:
         self.answers: list[dict[str, Any]] = []
 
-    def of(self, processes: Callable[..., Processes]) -> Callable[..., Processes]:
+    def of(self, processes: Start) -> Start:
         """Wraps the processes, and records their answers."""
-        return lambda problems, **options: _Kept(self, partial(processes, problems, **options), problems)
+        return lambda problems, options: _Kept(self, partial(processes, problems, options), problems)
 
     def keep(self, call: str, problem: str, ask: Callable[[], Answer]) -> Answer:
         """Call, and record the answer or the failure, which is raised again."""
@@ -182,13 +183,13 @@ class RecordedRuns:
         except (ValidationError, TypeError, ValueError) as error:
             raise MachineError(f"the worker's record of its runs is malformed: {plain(str(error))[:300]}") from None
 
-    def processes(self, problems: tuple[Problem, ...], **options: Any) -> _RecordedProcesses:
+    def processes(self, problems: tuple[Problem, ...], options: JudgeOptions) -> _RecordedProcesses:
         """Replacement of :class:`~sdpalab.judge.sandbox.isolation.CandidateProcesses`."""
         device = self.next("start", _labels(problems)).device
         if device is None:
             raise _foreign("start")
         about = {**self._about, "device": device.device}
-        if options.get("gpu"):
+        if options.gpu:
             about |= {"arch": device.arch, "sms": device.sms}
         return _RecordedProcesses(self, about)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -22,6 +22,7 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.inputs import loud_padding
 from sdpalab.judge.algebra.stage import reordered
 from sdpalab.judge.layouts import Layout
+from sdpalab.judge.options import JudgeOptions
 from sdpalab.judge.sandbox.candidate import CandidateSpec
 from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota, simulating_process
 from sdpalab.judge.sandbox.messages import About, ExecutorReply, Message, Reply, hazard_reason, plain
@@ -68,26 +69,8 @@ class CandidateProcesses:
         The candidate.
     problems : tuple of Problem
         Problems to run; the candidate reports at load time which of them it does not support.
-    arch : str, optional
-        Target architecture of the build and of the simulator, for a kernel that the lab builds. Default: the kernel's
-        own, or that of the GPU.
-    sms : int, optional
-        Multiprocessors that a kernel's plans are for. Default: those of the GPU, or of the default GPU of the
-        architecture.
-    config : mapping of str to str, optional
-        Knobs that differ from the kernel's default.
-    timeout : float
-        Wall-clock seconds for one :meth:`run` or :meth:`attempt`; on a GPU without builds.
-    gpu : bool
-        Whether the kernel runs on the GPU instead of the simulator.
-    max_steps : int, optional
-        Most steps of one warp on the simulator (:func:`warpsan.launch`).
-    numerics : str
-        Numerics of the simulator for every launch (:func:`warpsan.launch`).
-    on_plan : callable, optional
-        Called before each execution with the problem, its launch plan and the architecture.
-    include_dirs : sequence of Path
-        Folders for ``#include`` beside those of the kernel.
+    options : JudgeOptions
+        The build, the device and the limits; ``timeout`` is that of one :meth:`run` or :meth:`attempt`.
 
     Attributes
     ----------
@@ -105,38 +88,22 @@ class CandidateProcesses:
         If the process does not start, or there is no GPU.
     """
 
-    def __init__(
-        self,
-        candidate_spec: CandidateSpec,
-        problems: tuple[Problem, ...],
-        *,
-        arch: str | None,
-        sms: int | None = None,
-        config: Mapping[str, str] | None,
-        timeout: float,
-        gpu: bool = False,
-        max_steps: int | None = None,
-        numerics: str = DEFAULT_NUMERICS,
-        on_plan: Callable[[Problem, SentPlan, str], None] | None = None,
-        include_dirs: Sequence[Path] = (),
-    ) -> None:
-        self._numerics, self.alone = numerics, False
-        self._max_steps, self._on_plan, self._include_dirs = max_steps, on_plan, tuple(include_dirs)
-        self._timeout = self._seconds = timeout
-        self._on_gpu = gpu
-        self._quota = Quota(cpu_seconds=int(START_SECONDS + 2 * timeout * max(1, len(problems))))
+    def __init__(self, candidate_spec: CandidateSpec, problems: tuple[Problem, ...], options: JudgeOptions) -> None:
+        self._options, self.alone = options, False
+        self._seconds = options.case_seconds
+        self._quota = Quota(cpu_seconds=int(START_SECONDS + 2 * self._seconds * max(1, len(problems))))
         self._deadline = 0.0
         self._executor: GuardedProcess | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._reads = (*candidate_spec.files, *self._include_dirs)
+        self._reads = (*candidate_spec.files, *options.include_dirs)
         self._candidate = GuardedProcess("sdpalab.judge.sandbox.worker", self._quota, untrusted=True, read=self._reads)
         try:
             self._candidate.await_ready()
             # Without confinement another candidate may have put a build of another kernel into a cache.
             confined = self._candidate.confinement == "namespaces"
-            self._cache = Cache(candidate_spec.cache(include_dirs) if confined else self._own_cache())
-            device = ""
-            if gpu:
+            self._cache = Cache(candidate_spec.cache(options.include_dirs) if confined else self._own_cache())
+            device, arch, sms = "", options.arch, options.sms
+            if options.gpu:
                 self._executor = self._start_executor(gpu=True)
                 device, arch, gpu_sms = self._open_gpu(self._executor, arch)
                 sms = sms or gpu_sms
@@ -146,7 +113,7 @@ class CandidateProcesses:
                 "spec": candidate_spec.spec,
                 "arch": arch,
                 "sms": sms,
-                "config": None if config is None else dict(config),
+                "config": None if options.config is None else dict(options.config),
                 "problems": [problem.to_dict() for problem in problems],
             }
             self.about = self._load(order, candidate_spec.pickle)
@@ -265,7 +232,7 @@ class CandidateProcesses:
             assert plans is not None  # a callable has none
             assert self._executor is not None
             order = {"do": "ring", "arch": self._arch, "cache": str(self._cache.root), "poison": POISONS[0]}
-            order |= {"max_steps": self._max_steps, "reordered": reordered(problem)}
+            order |= {"max_steps": self._options.max_steps, "reordered": reordered(problem)}
             room = 4 * sum(array.nbytes for array in draws.values()) + (1 << 20)
             sent = {  # the wire has no uint16
                 name: array.view(np.float16) if array.dtype == np.uint16 else array for name, array in draws.items()
@@ -341,14 +308,15 @@ class CandidateProcesses:
             checked = _checked(About, about).model_dump()
         except WireError as error:
             raise UserError(f"the candidate does not load: its process answered with a {error}") from None
-        sums = "" if self._numerics == DEFAULT_NUMERICS else f", numerics {self._numerics}"
+        numerics = self._options.numerics
+        sums = "" if numerics == DEFAULT_NUMERICS else f", numerics {numerics}"
         simulator = f"simulator {checked['arch']}{sums}"
         device = simulator if checked["kind"] == "cuda" else f"cpu (torch {version('torch')})"
         return {**checked, "device": device}
 
     def _begin(self) -> None:
-        """Start the time limit :attr:`_timeout`."""
-        self._limit(_BUILD_SECONDS if self._on_gpu else self._timeout)
+        """Start the time limit of a case."""
+        self._limit(_BUILD_SECONDS if self._options.gpu else self._options.case_seconds)
         self._candidate.forget_output()
 
     def _limit(self, seconds: float) -> None:
@@ -364,22 +332,17 @@ class CandidateProcesses:
         _, results = self._ask(self._candidate, order, {}, MOST_PLAN)
         try:
             data = results["plan"].tobytes() if "plan" in results else b""
-            plan = read_plan(data, problem_buffers(problem, lse=lse), self._include_dirs)
+            plan = read_plan(data, problem_buffers(problem, lse=lse), self._options.include_dirs)
         except PlanError as error:
             raise _Failed(Status.BUILD_FAILED, str(error)) from None
-        if self._on_plan is not None:
-            self._on_plan(problem, plan, self._arch)
+        if self._options.on_plan is not None:
+            self._options.on_plan(problem, plan, self._arch)
         plans = _Plans(_as_bytes(plan), _as_bytes(plan.without("lse")) if lse else _as_bytes(plan))
-        if self._on_gpu:
+        if self._options.gpu:
             order = {"do": "build", "arch": self._arch, "cache": str(self._cache.root)}
             # Builds come first, so that the short time limit on a GPU applies to the runs alone.
-            self._ask(
-                self._executor,
-                order,
-                {"plan": plans.full},
-                0,
-            )
-            self._limit(self._timeout)
+            self._ask(self._executor, order, {"plan": plans.full}, 0)
+            self._limit(self._options.case_seconds)
         return plans
 
     def _once(
@@ -401,7 +364,7 @@ class CandidateProcesses:
         else:
             process = self._executor
             settings = {"arch": self._arch, "cache": str(self._cache.root), "poison": poison, "watched": watched}
-            settings |= {"max_steps": self._max_steps, "numerics": self._numerics, "alone": self.alone}
+            settings |= {"max_steps": self._options.max_steps, "numerics": self._options.numerics, "alone": self.alone}
             reply, results = self._ask(process, {"do": "run", **settings}, {"plan": plan, **inputs}, room)
         if "o" not in results:
             raise self._died(process, WireError("message without an output"))
