@@ -145,7 +145,7 @@ def _confinement() -> Check:
     from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota, describe
 
     try:
-        process = GuardedProcess("sdpalab.judge.sandbox.worker", Quota(cpu_seconds=60), untrusted=True)
+        process = GuardedProcess("sdpalab.judge.sandbox.candidate_server", Quota(cpu_seconds=60), untrusted=True)
         try:
             process.await_ready()
         finally:

@@ -34,7 +34,7 @@ from sdpalab.judge.sandbox import guard
 
 __all__ = ["ForkServer", "ServedProcess", "main"]
 
-_SANDBOX = ("worker", "executor", "compiling", "kernel_server")
+_SANDBOX = ("candidate_server", "executor", "compiling")
 _ON_FIRST_USE = ("warpsan.engine.running", "warpsan.engine.runtime", "platformdirs")
 """Modules that an executor imports when it first runs a plan on the simulator."""
 _PRELOADED = ("sdpalab.kernels.registry", *(f"sdpalab.judge.sandbox.{name}" for name in _SANDBOX), *_ON_FIRST_USE)

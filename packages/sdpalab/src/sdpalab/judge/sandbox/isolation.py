@@ -11,11 +11,10 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ValidationError
 
 from sdpalab.compile import Cache
 from sdpalab.errors import MachineError, UserError
@@ -24,12 +23,14 @@ from sdpalab.judge.algebra.stage import reordered
 from sdpalab.judge.layouts import Layout
 from sdpalab.judge.options import JudgeOptions
 from sdpalab.judge.sandbox.candidate import CandidateSpec
+from sdpalab.judge.sandbox.candidate_server import SERVER
 from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota, simulating_process
-from sdpalab.judge.sandbox.messages import About, ExecutorReply, Message, Reply, hazard_reason, plain
+from sdpalab.judge.sandbox.messages import About, CandidateReply, ExecutorReply, Reply, hazard_reason, plain
 from sdpalab.judge.sandbox.new_builds import MOST_BUILDS, keep_builds
 from sdpalab.judge.sandbox.plans import MOST_PLAN, PlanError, SentPlan, read_plan
 from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
 from sdpalab.judge.verdict import Status
+from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.plan import problem_buffers
 from sdpalab.problem import Problem
 from warpsan import DEFAULT_NUMERICS
@@ -40,7 +41,6 @@ __all__ = ["POISONS", "CandidateDied", "CandidateProcesses"]
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 Answer = tuple[dict[str, Any], dict[str, Array]]
-M = TypeVar("M", bound=Message)
 
 POISONS = (0xFF, 0x3C)
 """Bytes that fill every output before the first and the second run: NaN, then about 1 (float16) or 0.01 (bfloat16)."""
@@ -96,7 +96,7 @@ class CandidateProcesses:
         self._executor: GuardedProcess | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._reads = (*candidate_spec.files, *options.include_dirs)
-        self._candidate = GuardedProcess("sdpalab.judge.sandbox.worker", self._quota, untrusted=True, read=self._reads)
+        self._candidate = GuardedProcess(SERVER, self._quota, untrusted=True, read=self._reads)
         try:
             self._candidate.await_ready()
             # Without confinement another candidate may have put a build of another kernel into a cache.
@@ -107,22 +107,19 @@ class CandidateProcesses:
                 self._executor = self._start_executor(gpu=True)
                 device, arch, gpu_sms = self._open_gpu(self._executor, arch)
                 sms = sms or gpu_sms
-            order = {
-                "do": "load",
-                "kind": candidate_spec.kind,
-                "spec": candidate_spec.spec,
-                "arch": arch,
-                "sms": sms,
-                "config": None if options.config is None else dict(options.config),
-                "problems": [problem.to_dict() for problem in problems],
+            about = self._load(candidate_spec, arch, problems)
+            self._arch, is_kernel = arch or about.arch, about.kind == "cuda"
+            self._config = Config(about.config)
+            self._algebraic = self._config.but(**about.algebraic)
+            changed = Config(dict(self._algebraic.items() - self._config.items()))
+            self.about = {
+                **about.model_dump(),
+                "config": plain(str(self._config)),
+                "algebraic": plain(str(changed)),
+                "device": device or (self._simulator(about.arch) if is_kernel else f"cpu (torch {version('torch')})"),
+                **({"sms": sms or default_sms(self._arch)} if is_kernel else {}),
             }
-            self.about = self._load(order, candidate_spec.pickle)
-            self._arch = arch or str(self.about["arch"])
-            if self.about["kind"] == "cuda":
-                self.about["sms"] = sms or default_sms(self._arch)
-            if device:
-                self.about["device"] = device
-            elif self.about["kind"] == "cuda":
+            if is_kernel and self._executor is None:
                 self._executor = self._start_executor(gpu=False)
         except BaseException:
             self.close()
@@ -177,7 +174,7 @@ class CandidateProcesses:
                 poison = POISONS[not first]
                 # Runs with checks reuse the code that the simulator has already translated.
                 watched = not notes.get("hazards")
-                reply, results = self._once(problem.to_dict(), arrays, plan, poison, reuse, watched, layout)
+                reply, results = self._once(problem, arrays, plan, poison, reuse, watched, layout)
                 outputs[name] = results["o"]
                 if first and self.about["lse"]:
                     outputs["lse"] = results["lse"]
@@ -206,9 +203,7 @@ class CandidateProcesses:
         self._begin()
         try:
             plans = self._plans(problem)
-            reply, results = self._once(
-                problem.to_dict(), inputs, plans and plans.bare, POISONS[0], reuse=False, watched=True
-            )
+            reply, results = self._once(problem, inputs, plans and plans.bare, POISONS[0], reuse=False, watched=True)
         except _Failed as failure:
             return failure.reply, {}
         return reply, {"o": results["o"]}
@@ -281,38 +276,35 @@ class CandidateProcesses:
         """Open the GPU in the executor; return its name, its architecture, and its multiprocessors."""
         deadline = time.monotonic() + START_SECONDS
         try:
-            header, _ = process.exchange({"do": "open", "arch": arch}, {}, 0, deadline)
-            reply = _checked(ExecutorReply, header)
+            reply, _ = process.ask(ExecutorReply, {"do": "open", "arch": arch}, {}, 0, deadline)
         except WireError as error:
             raise MachineError(f"the GPU cannot be opened: {error}{process.quote()}") from None
         if reply.status is not None:
             raise (UserError if reply.status == Status.BUILD_FAILED else MachineError)(reply.reason)
         return reply.device, reply.arch, reply.sms
 
-    def _load(self, order: Mapping[str, Any], pickle: Array) -> dict[str, Any]:
-        process = self._candidate
-        try:
-            about, _ = process.exchange(order, {"pickle": pickle}, 0, time.monotonic() + START_SECONDS)
-        except WireTimeout:
-            raise UserError(f"the candidate does not load within {START_SECONDS:g} s{process.quote()}") from None
-        except WireClosed:
-            ending = process.ending()
-            kind = MachineError if ending.killed else UserError
-            raise kind(f"the candidate does not load: {ending}{process.quote()}") from None
-        except WireError as error:
-            raise UserError(f"the candidate does not load: its process answered with a {error}") from None
-        if not about.get("ok"):
-            refusal = MachineError if about.get("machine") else UserError
-            raise refusal(plain(str(about.get("message", "the candidate does not load"))))
-        try:
-            checked = _checked(About, about).model_dump()
-        except WireError as error:
-            raise UserError(f"the candidate does not load: its process answered with a {error}") from None
+    def _load(self, spec: CandidateSpec, arch: str | None, problems: Sequence[Problem]) -> About:
+        """Load the candidate, and return its description of itself."""
+        load = {"do": "load", "kind": spec.kind, "spec": spec.spec}
+        describe = {"do": "about", "settings": self._options.config, "arch": arch, "problems": problems}
+        process, deadline = self._candidate, time.monotonic() + START_SECONDS
+        for order, arrays in ((load, {"pickle": spec.pickle}), (describe, {})):
+            try:
+                reply, _ = process.ask(CandidateReply, order, arrays, 0, deadline)
+            except WireError as error:
+                raise process.no_answer(error, "the candidate does not load", START_SECONDS) from None
+            if reply.status is not None:
+                reason = f"the candidate does not load: it {reply.reason}"
+                kind = MachineError if reply.status == Status.INFRA_ERROR else UserError
+                raise kind(reason if reply.status == Status.CRASHED else reply.reason)
+        if reply.about is None:
+            raise UserError("the candidate does not load: its process did not describe it")
+        return reply.about
+
+    def _simulator(self, arch: str) -> str:
+        """Name of the simulator as a device."""
         numerics = self._options.numerics
-        sums = "" if numerics == DEFAULT_NUMERICS else f", numerics {numerics}"
-        simulator = f"simulator {checked['arch']}{sums}"
-        device = simulator if checked["kind"] == "cuda" else f"cpu (torch {version('torch')})"
-        return {**checked, "device": device}
+        return f"simulator {arch}" + ("" if numerics == DEFAULT_NUMERICS else f", numerics {numerics}")
 
     def _begin(self) -> None:
         """Start the time limit of a case."""
@@ -328,7 +320,9 @@ class CandidateProcesses:
         if self._executor is None:
             return None
         lse = bool(self.about["lse"])
-        order = {"do": "plan", "problem": problem.to_dict(), "ring": ring}
+        config = self._algebraic if ring else self._config
+        order = {"do": "plan", "problem": problem, "config": config, "lse": lse}
+        order |= {"sms": self.about["sms"], "arch": self._arch}
         _, results = self._ask(self._candidate, order, {}, MOST_PLAN)
         try:
             data = results["plan"].tobytes() if "plan" in results else b""
@@ -347,7 +341,7 @@ class CandidateProcesses:
 
     def _once(
         self,
-        problem: Mapping[str, Any],
+        problem: Problem,
         inputs: Arrays,
         plan: Array | None,
         poison: int,
@@ -381,11 +375,12 @@ class CandidateProcesses:
         """Send an order and wait for its answer; raises _Failed for a failure, CandidateDied if there is no answer."""
         try:
             if process is self._candidate:
-                header, results = process.exchange(order, arrays, room, self._deadline)
-                reply = _checked(Reply, header).model_dump(exclude_unset=True)
+                answer, results = process.ask(Reply, order, arrays, room, self._deadline)
+                reply = answer.model_dump(exclude_unset=True)
+                if answer.status == Status.CRASHED:
+                    reply["reason"] = f"the candidate {answer.reason}"
             else:
-                header, results = process.exchange(order, arrays, room + MOST_BUILDS, self._deadline)
-                checked = _checked(ExecutorReply, header)
+                checked, results = process.ask(ExecutorReply, order, arrays, room + MOST_BUILDS, self._deadline)
                 reply = checked.model_dump(exclude_unset=True, exclude={"builds"})
                 keep_builds(self._cache, checked.builds, results)
         except WireError as error:
@@ -430,11 +425,3 @@ class _Failed(Exception):
     def __init__(self, status: Status, reason: str, groups: Sequence[Mapping[str, Any]] = ()) -> None:
         super().__init__(reason)
         self.reply = {"status": status.value, "reason": reason, "groups": groups}
-
-
-def _checked(kind: type[M], header: Mapping[str, Any]) -> M:
-    """``header`` as a message of that kind; raises WireError if it is malformed."""
-    try:
-        return kind.model_validate(header)
-    except ValidationError as error:
-        raise WireError(f"message that is none ({plain(error.errors()[0]['msg'])})") from None

@@ -13,10 +13,10 @@ from sdpalab.judge.verdict import Status
 __all__ = [
     "MOST_TEXT",
     "About",
+    "CandidateReply",
     "DeclaredNumerics",
     "ExecutorReply",
     "KernelDescription",
-    "KernelReply",
     "Message",
     "Reply",
     "hazard_reason",
@@ -79,6 +79,10 @@ class DeclaredNumerics(Message):
     accumulate_terms: int | None = None
 
 
+Knob = int | Text
+Knobs = dict[Text, Knob]
+
+
 class About(Message):
     """The description of a loaded candidate.
 
@@ -92,11 +96,11 @@ class About(Message):
 
     kind: Literal["cuda", "callable"]
     name: Annotated[Text, Field(min_length=1, max_length=200)]
-    config: Text = ""
+    config: Knobs = {}
     arch: Annotated[Text, Field(max_length=20)] = ""
     refuses: Text | None = None
     lse: bool = False
-    algebraic: Text = ""
+    algebraic: Knobs = {}
     numerics: DeclaredNumerics | None = None
     declares_support: bool = False
     rejects: list[Text | None] = []
@@ -184,10 +188,6 @@ class ExecutorReply(Reply):
     set_aside: Text = ""
 
 
-Knob = int | Text
-Knobs = dict[Text, Knob]
-
-
 class KernelDescription(Message):
     """Description of a user's kernel: the fields of :class:`sdpalab.kernels.kernel.Kernel` that do not depend on a
     problem.
@@ -219,10 +219,14 @@ class LaunchNeeds(Message):
     dynamic_smem: int
 
 
-class KernelReply(Reply):
-    """Answer of the process of a user's kernel; a launch plan is sent beside it as bytes."""
+class CandidateReply(Reply):
+    """Answer of a candidate's process to an order other than a call; a launch plan is sent beside it as bytes.
 
-    about: KernelDescription | None = None
+    Each field is the result of the order of that name (:mod:`sdpalab.judge.sandbox.candidate_server`).
+    """
+
+    about: About | None = None
+    description: KernelDescription | None = None
     refusal: Text | None = None
     config: Knobs | None = None
     numerics: DeclaredNumerics | None = None

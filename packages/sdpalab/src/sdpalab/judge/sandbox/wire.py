@@ -37,6 +37,13 @@ _FOREVER = 1e9
 _MOST_BYTES = 1 << 36
 
 
+def _plain_value(value: Any) -> Any:
+    """JSON value of an object: its own ``to_dict()``, or a dict or list of its items."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    return dict(value) if isinstance(value, Mapping) else list(value)
+
+
 class WireError(Exception):
     """The other side sent an invalid message."""
 
@@ -73,7 +80,7 @@ class Channel:
         WireTimeout, WireClosed
         """
         listed = [[name, array.dtype.name, list(array.shape)] for name, array in (arrays or {}).items()]
-        text = json.dumps({**header, "arrays": listed}).encode()
+        text = json.dumps({**header, "arrays": listed}, default=_plain_value).encode()
         deadline = time.monotonic() + seconds
         self._write(struct.pack("<Q", len(text)) + text, deadline)
         for array in (arrays or {}).values():

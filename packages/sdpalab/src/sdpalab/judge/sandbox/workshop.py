@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ValidationError
 
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.sandbox.candidate import file_of, foreign_cache, is_file, source_of
@@ -183,9 +182,8 @@ class ConfinedWorkshop:
                     self.close()
                     raise
             try:
-                header, files = process.exchange(order, arrays, _MOST_BYTES, time.monotonic() + seconds)
-                reply = WorkshopReply.model_validate(header)
-            except (WireError, ValidationError) as error:
+                reply, files = process.ask(WorkshopReply, order, arrays, _MOST_BYTES, time.monotonic() + seconds)
+            except WireError as error:
                 why = f"building it failed: {error}{process.quote()}"
                 self.close()
                 raise MachineError(f"{self._spec}: {why}") from None
