@@ -181,7 +181,7 @@ def judge_by_jobs(
     cases = [case for number in sorted(by_job) for case in by_job[number]]
     unjudged = tuple(name for number in sorted(verdicts) for name in verdicts[number].unjudged)
     algebra = tuple(each for number in sorted(verdicts) for each in verdicts[number].algebra)
-    return replace(first, cases=tuple(_one_witnessed(cases)), unjudged=unjudged, algebra=algebra)
+    return replace(first, cases=tuple(_one_compared(cases)), unjudged=unjudged, algebra=algebra)
 
 
 def judge_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,13 +209,13 @@ def _not_judged(spec: CaseSpec, reason: str) -> Case:
     return Case(spec.name, spec.problem, spec.inputs, spec.seed or 0, Status.INFRA_ERROR, reason)
 
 
-def _one_witnessed(cases: Sequence[Case]) -> list[Case]:
-    """Restrict the witnesses to the largest problem, as in a judgement in one piece; each job computes some."""
-    witnessed = [case for case in cases if case.run.get("witnesses")]
-    chosen = max(witnessed, key=lambda case: case.problem.scores, default=None)
+def _one_compared(cases: Sequence[Case]) -> list[Case]:
+    """Keep the distances from torch backends of the largest problem only, as a judgement in one piece."""
+    compared = [case for case in cases if case.run.get("witnesses")]
+    chosen = max(compared, key=lambda case: case.problem.scores, default=None)
     return [
         replace(case, run={name: value for name, value in case.run.items() if name != "witnesses"})
-        if case in witnessed and case is not chosen
+        if case in compared and case is not chosen
         else case
         for case in cases
     ]

@@ -28,7 +28,7 @@ from sdpalab.judge.claims import claimed_by
 from sdpalab.judge.interrupt import Interrupt, wait_for
 from sdpalab.judge.layouts import Layout
 from sdpalab.judge.options import JudgeOptions
-from sdpalab.judge.pace import Behind, Pace
+from sdpalab.judge.pace import BackgroundJudge, Pace
 from sdpalab.judge.rule.evaluate import Evidence, declared_numerics, evaluate
 from sdpalab.judge.rule.numerics import check_numerics
 from sdpalab.judge.rule.relations import RELATIONS, broken_relation
@@ -142,7 +142,7 @@ class JudgeRun:
         self._cases: dict[int, Case] = {}
         self._lock = threading.Lock()
         self._queue: Iterator[int] = iter(())
-        self._witnessed: int | None = None
+        self._compared: int | None = None
         self._pace: Pace | None = None
         self._alone = False
         """Whether one set of processes has all cores, so that one launch on the simulator may use them."""
@@ -162,7 +162,7 @@ class JudgeRun:
             self._check(about, self._options.device)
             if not self._specs:
                 raise NoCaseSuits(about["name"])
-            self._witnessed = _witnessed(self._specs)
+            self._compared = _compared(self._specs)
             # Drawn after the candidate is loaded, so it cannot depend on these inputs.
             self._specs = [
                 spec if spec.seed is not None else replace(spec, seed=self._hidden("seed", n, 6))
@@ -272,7 +272,7 @@ class JudgeRun:
 
         An output is judged while the candidate's processes compute the next one.
         """
-        with Behind() as behind:
+        with BackgroundJudge() as background:
             try:
                 while (n := self._next()) is not None:
                     inputs = case_inputs(self._specs[n])
@@ -293,7 +293,7 @@ class JudgeRun:
                         # It loaded before: a candidate that does not load again is broken, while the request is valid.
                         case = self._failed(n, inputs, Status.CRASHED, str(error))
                     if case is None:
-                        behind.submit(partial(self._judged, execution))
+                        background.submit(partial(self._judged, execution))
                     else:
                         self._finish(n, case)
                 if worker is not None:
@@ -374,9 +374,9 @@ class JudgeRun:
         evidence = evaluate(
             *(spec.problem, inputs, execution.about, execution.reply, execution.outputs), other=execution.other
         )
-        if n == self._witnessed and "o" in evidence.arrays:
-            witnesses = agreement(spec.problem, inputs, evidence.arrays["o"])
-            evidence = replace(evidence, run={**evidence.run, "witnesses": witnesses.to_dict() if witnesses else None})
+        if n == self._compared and "o" in evidence.arrays:
+            distances = agreement(spec.problem, inputs, evidence.arrays["o"])
+            evidence = replace(evidence, run={**evidence.run, "witnesses": distances.to_dict() if distances else None})
         return evidence
 
     def _related(self, execution: _RunOfCase, worker: Processes) -> Evidence:
@@ -434,8 +434,8 @@ class JudgeRun:
             return self._options.store.put(array)
 
 
-def _witnessed(specs: Sequence[CaseSpec]) -> int | None:
-    """The case that the witnesses compute: the largest problem with normal inputs from a public seed.
+def _compared(specs: Sequence[CaseSpec]) -> int | None:
+    """The case that the torch backends compute: the largest problem with normal inputs from a public seed.
 
     One case suffices to compare outputs, and a public seed makes it reproducible.
     """

@@ -1,9 +1,8 @@
-"""Witnesses: the output of each backend of torch's scaled_dot_product_attention on the same inputs.
+"""The output of each backend of torch's scaled_dot_product_attention on the same inputs, for comparison.
 
-The reference is float64 (:mod:`sdpalab.judge.rule.reference`), not a backend. Each backend is a named witness, so a
-change of torch appears as a change of a witness, and never of a kernel. The backend ``None`` is torch's own choice,
-which a user of ``scaled_dot_product_attention`` gets; this choice may change between torch versions even if no backend
-changes.
+The reference is float64 (:mod:`sdpalab.judge.rule.reference`), not a backend, so a change of torch never appears as a
+change of a kernel. The backend ``None`` is torch's own choice, which a user of ``scaled_dot_product_attention`` gets;
+this choice may change between torch versions even if no backend changes.
 
 Works with every torch from 2.0 on, including versions that the lab itself does not accept, for comparisons of versions.
 """
@@ -33,10 +32,10 @@ __all__ = [
     "BACKENDS",
     "BEYOND_TORCH",
     "Backend",
-    "WitnessUnavailable",
+    "BackendUnavailable",
+    "backend_device",
+    "backend_output",
     "joined_mask",
-    "witness_device",
-    "witness_output",
 ]
 
 Array = npt.NDArray[Any]
@@ -69,18 +68,18 @@ _CHOICE = threading.Lock()
 """Lock of torch's backend setting, which applies to the whole process."""
 
 
-class WitnessUnavailable(MachineError):
+class BackendUnavailable(MachineError):
     """This torch has no such backend on this device, or the backend does not support these inputs."""
 
 
-def witness_device() -> str:
+def backend_device() -> str:
     """``cuda`` where torch finds a GPU, otherwise ``cpu``."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def witness_output(
+def backend_output(
     q: Array,
     k: Array,
     v: Array,
@@ -113,7 +112,7 @@ def witness_output(
 
     Raises
     ------
-    WitnessUnavailable
+    BackendUnavailable
         If this torch has no such backend on the device, it fails on these inputs (with torch's message), or the problem
         has one of :data:`BEYOND_TORCH`.
     """
@@ -121,7 +120,7 @@ def witness_output(
 
     for name in BEYOND_TORCH:
         if name in scoring:
-            raise WitnessUnavailable(f"torch {torch.__version__} has no attention with {name}")
+            raise BackendUnavailable(f"torch {torch.__version__} has no attention with {name}")
     group, scale, causal = q.shape[1] // k.shape[1], scoring["scale"], scoring["causal"]
     mask = None
     if any(name in scoring for name in ("window_size", "kv_lengths", "attn_mask")) or (causal and rows is not None):
@@ -146,7 +145,7 @@ def witness_output(
     except (RuntimeError, AssertionError) as error:  # the latter from a build without CUDA
         named = "own choice of" if backend is None else backend.value
         message = (str(error) or type(error).__name__).splitlines()[0]
-        raise WitnessUnavailable(f"torch {torch.__version__} has no {named} attention on {device}: {message}") from None
+        raise BackendUnavailable(f"torch {torch.__version__} has no {named} attention on {device}: {message}") from None
 
 
 def joined_mask(q: Array, k: Array, rows: npt.NDArray[np.intp], scoring: Scoring) -> Array:
