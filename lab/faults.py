@@ -44,7 +44,7 @@ SPECS = tuple(CaseSpec(f"seed {seed}", Problem(1, 1, 32, 64), seed=seed) for see
 _ROLES = {
     "guard.py": "guard",
     "sdpalab.judge.sandbox.candidate_server": "candidate",
-    "sdpalab.judge.sandbox.executor": "executor",
+    "sdpalab.judge.sandbox.plan_server": "executor",
 }
 
 

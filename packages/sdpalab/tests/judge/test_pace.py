@@ -14,7 +14,7 @@ import pytest
 from sdpalab import Problem
 from sdpalab.judge import judge_candidate, pace
 from sdpalab.judge.pace import BackgroundJudge, Pace
-from sdpalab.judge.sandbox import executor
+from sdpalab.judge.sandbox import plan_server
 from sdpalab.judge.sandbox.guarded import GuardedProcess
 from sdpalab.judge.small_cases import CaseSpec
 
@@ -123,7 +123,7 @@ def test_a_launch_gets_as_many_threads_as_it_may_use(
         options.update(given)
         return SimpleNamespace(run=lambda *_, **__: None)
 
-    monkeypatch.setattr(executor, "SimulatedExecutor", simulated)
+    monkeypatch.setattr(plan_server, "SimulatedExecutor", simulated)
     order = {"arch": "sm_89", "cache": ".", "watched": True, "max_steps": None, "numerics": "hardware", "poison": 0}
-    executor._PlanServer()._run({**order, "alone": alone}, cast(Any, None), (), {})
+    plan_server._PlanServer()._run({**order, "alone": alone}, cast(Any, None), (), {})
     assert options["workers"] == workers

@@ -25,7 +25,7 @@ from sdpalab.judge.judgement import Processes, Start
 from sdpalab.judge.layouts import Layout
 from sdpalab.judge.options import JudgeOptions
 from sdpalab.judge.sandbox.isolation import CandidateDied
-from sdpalab.judge.sandbox.messages import ExecutorReply, Message, Text, plain
+from sdpalab.judge.sandbox.messages import Message, PlanReply, Text, plain
 from sdpalab.judge.sandbox.wire import DTYPES
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
@@ -55,7 +55,7 @@ class RecordedDevice(Message):
     sms: int | None
 
 
-class RecordedReply(ExecutorReply):
+class RecordedReply(PlanReply):
     """A reply of the processes, with the judge's additions."""
 
     confinement: Text = ""

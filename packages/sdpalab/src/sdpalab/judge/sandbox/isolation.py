@@ -25,7 +25,7 @@ from sdpalab.judge.options import JudgeOptions
 from sdpalab.judge.sandbox.candidate import CandidateSpec
 from sdpalab.judge.sandbox.candidate_server import SERVER
 from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota, simulating_process
-from sdpalab.judge.sandbox.messages import About, CandidateReply, ExecutorReply, Reply, hazard_reason, plain
+from sdpalab.judge.sandbox.messages import About, CandidateReply, PlanReply, Reply, hazard_reason, plain
 from sdpalab.judge.sandbox.new_builds import MOST_BUILDS, keep_builds
 from sdpalab.judge.sandbox.plans import MOST_PLAN, PlanError, SentPlan, read_plan
 from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
@@ -45,7 +45,7 @@ Answer = tuple[dict[str, Any], dict[str, Array]]
 POISONS = (0xFF, 0x3C)
 """Bytes that fill every output before the first and the second run: NaN, then about 1 (float16) or 0.01 (bfloat16)."""
 
-EXECUTOR = "sdpalab.judge.sandbox.executor"
+PLAN_SERVER = "sdpalab.judge.sandbox.plan_server"
 """Module that executes plans in a separate process."""
 
 _BUILD_SECONDS = 120.0
@@ -93,7 +93,7 @@ class CandidateProcesses:
         self._seconds = options.case_seconds
         self._quota = Quota(cpu_seconds=int(START_SECONDS + 2 * self._seconds * max(1, len(problems))))
         self._deadline = 0.0
-        self._executor: GuardedProcess | None = None
+        self._plan_process: GuardedProcess | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._reads = (*candidate_spec.files, *options.include_dirs)
         self._candidate = GuardedProcess(SERVER, self._quota, untrusted=True, read=self._reads)
@@ -104,8 +104,8 @@ class CandidateProcesses:
             self._cache = Cache(candidate_spec.cache(options.include_dirs) if confined else self._own_cache())
             device, arch, sms = "", options.arch, options.sms
             if options.gpu:
-                self._executor = self._start_executor(gpu=True)
-                device, arch, gpu_sms = self._open_gpu(self._executor, arch)
+                self._plan_process = self._start_plan_process(gpu=True)
+                device, arch, gpu_sms = self._open_gpu(self._plan_process, arch)
                 sms = sms or gpu_sms
             about = self._load(candidate_spec, arch, problems)
             self._arch, is_kernel = arch or about.arch, about.kind == "cuda"
@@ -119,8 +119,8 @@ class CandidateProcesses:
                 "device": device or (self._simulator(about.arch) if is_kernel else f"cpu (torch {version('torch')})"),
                 **({"sms": sms or default_sms(self._arch)} if is_kernel else {}),
             }
-            if is_kernel and self._executor is None:
-                self._executor = self._start_executor(gpu=False)
+            if is_kernel and self._plan_process is None:
+                self._plan_process = self._start_plan_process(gpu=False)
         except BaseException:
             self.close()
             raise
@@ -157,10 +157,10 @@ class CandidateProcesses:
             If a process ends, hangs beyond the timeout or breaks the protocol. The worker is then unusable.
         """
         runs = [("first", inputs, False)]
-        if other is not None and self._executor is None:
+        if other is not None and self._plan_process is None:
             runs.append(("other", other, True))
         # Callables need no other padding: torch's maximum keeps NaN.
-        second = inputs if self._executor is None else loud_padding(inputs, problem.kv_lengths)
+        second = inputs if self._plan_process is None else loud_padding(inputs, problem.kv_lengths)
         runs.append(("second", second, False))
         self._begin()
         outputs: dict[str, Array] = {}
@@ -225,18 +225,18 @@ class CandidateProcesses:
         try:
             plans = self._plans(problem, ring=True)
             assert plans is not None  # a callable has none
-            assert self._executor is not None
+            assert self._plan_process is not None
             order = {"do": "ring", "arch": self._arch, "cache": str(self._cache.root), "poison": POISONS[0]}
             order |= {"max_steps": self._options.max_steps, "reordered": reordered(problem)}
             room = 4 * sum(array.nbytes for array in draws.values()) + (1 << 20)
             sent = {  # the wire has no uint16
                 name: array.view(np.float16) if array.dtype == np.uint16 else array for name, array in draws.items()
             }
-            reply, outputs = self._ask(self._executor, order, {"plan": plans.full, **sent}, room)
+            reply, outputs = self._ask(self._plan_process, order, {"plan": plans.full, **sent}, room)
             refusal = str(reply.get("not_algebraic", ""))
             if not refusal or not self.about["lse"]:
                 return reply, outputs
-            reply, outputs = self._ask(self._executor, order, {"plan": plans.bare, **sent}, room)
+            reply, outputs = self._ask(self._plan_process, order, {"plan": plans.bare, **sent}, room)
             return {**reply, "lse_refusal": refusal}, outputs
         except _Failed as failure:
             return failure.reply, {}
@@ -261,10 +261,10 @@ class CandidateProcesses:
         return Path(self._folder.name)
 
     def _processes(self) -> tuple[GuardedProcess, ...]:
-        return (self._candidate, self._executor) if self._executor else (self._candidate,)
+        return (self._candidate, self._plan_process) if self._plan_process else (self._candidate,)
 
-    def _start_executor(self, *, gpu: bool) -> GuardedProcess:
-        process = simulating_process(EXECUTOR, self._quota, self._cache.root, self._reads, gpu=gpu)
+    def _start_plan_process(self, *, gpu: bool) -> GuardedProcess:
+        process = simulating_process(PLAN_SERVER, self._quota, self._cache.root, self._reads, gpu=gpu)
         try:
             process.await_ready()
         except BaseException:
@@ -273,10 +273,10 @@ class CandidateProcesses:
         return process
 
     def _open_gpu(self, process: GuardedProcess, arch: str | None) -> tuple[str, str, int]:
-        """Open the GPU in the executor; return its name, its architecture, and its multiprocessors."""
+        """Open the GPU in the plan server; return its name, its architecture, and its multiprocessors."""
         deadline = time.monotonic() + START_SECONDS
         try:
-            reply, _ = process.ask(ExecutorReply, {"do": "open", "arch": arch}, {}, 0, deadline)
+            reply, _ = process.ask(PlanReply, {"do": "open", "arch": arch}, {}, 0, deadline)
         except WireError as error:
             raise MachineError(f"the GPU cannot be opened: {error}{process.quote()}") from None
         if reply.status is not None:
@@ -317,7 +317,7 @@ class CandidateProcesses:
 
     def _plans(self, problem: Problem, *, ring: bool = False) -> _Plans | None:
         """The candidate's launch plan for ``problem``, as data; None for a callable."""
-        if self._executor is None:
+        if self._plan_process is None:
             return None
         lse = bool(self.about["lse"])
         config = self._algebraic if ring else self._config
@@ -335,7 +335,7 @@ class CandidateProcesses:
         if self._options.gpu:
             order = {"do": "build", "arch": self._arch, "cache": str(self._cache.root)}
             # Builds come first, so that the short time limit on a GPU applies to the runs alone.
-            self._ask(self._executor, order, {"plan": plans.full}, 0)
+            self._ask(self._plan_process, order, {"plan": plans.full}, 0)
             self._limit(self._options.case_seconds)
         return plans
 
@@ -350,13 +350,13 @@ class CandidateProcesses:
         layout: Layout = Layout.CONTIGUOUS,
     ) -> Answer:
         room = 4 * sum(array.nbytes for array in inputs.values()) + (1 << 20)
-        if plan is None or self._executor is None:
+        if plan is None or self._plan_process is None:
             process = self._candidate
             memory = {"poison": poison, "reuse": reuse, "layout": layout}
             order = {"do": "call", "problem": problem, **memory}
             reply, results = self._ask(process, order, inputs, room)
         else:
-            process = self._executor
+            process = self._plan_process
             settings = {"arch": self._arch, "cache": str(self._cache.root), "poison": poison, "watched": watched}
             settings |= {"max_steps": self._options.max_steps, "numerics": self._options.numerics, "alone": self.alone}
             reply, results = self._ask(process, {"do": "run", **settings}, {"plan": plan, **inputs}, room)
@@ -380,7 +380,7 @@ class CandidateProcesses:
                 if answer.status == Status.CRASHED:
                     reply["reason"] = f"the candidate {answer.reason}"
             else:
-                checked, results = process.ask(ExecutorReply, order, arrays, room + MOST_BUILDS, self._deadline)
+                checked, results = process.ask(PlanReply, order, arrays, room + MOST_BUILDS, self._deadline)
                 reply = checked.model_dump(exclude_unset=True, exclude={"builds"})
                 keep_builds(self._cache, checked.builds, results)
         except WireError as error:

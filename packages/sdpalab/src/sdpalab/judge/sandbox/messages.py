@@ -15,9 +15,9 @@ __all__ = [
     "About",
     "CandidateReply",
     "DeclaredNumerics",
-    "ExecutorReply",
     "KernelDescription",
     "Message",
+    "PlanReply",
     "Reply",
     "hazard_reason",
     "plain",
@@ -157,15 +157,15 @@ class SentGroup(Message):
 
 
 class NewBuild(Message):
-    """An entry of the build cache that the executor has made; its files are sent beside it as bytes."""
+    """An entry of the build cache that the plan server has made; its files are sent beside it as bytes."""
 
     name: Annotated[str, Field(pattern=r"^[\w.+-]{1,200}$")]
     key: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     files: list[Literal["kernel.ptx", "kernel.cubin", "build.json"]]
 
 
-class ExecutorReply(Reply):
-    """Fields that only the executor may send, not a candidate's process.
+class PlanReply(Reply):
+    """Fields that only the plan server may send, not a candidate's process.
 
     ``groups`` are the hazards of the simulator by kind and pair of source lines, including those before a failure.
     ``ring`` is the ring in which a plan ran, and ``not_algebraic`` the reason why it did not. ``arch`` and ``sms`` are

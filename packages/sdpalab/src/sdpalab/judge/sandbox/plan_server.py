@@ -1,4 +1,4 @@
-"""The process that executes launch plans: ``executor.main(read_fd, write_fd)``, started under guard by the judge.
+"""The process that executes launch plans: ``plan_server.main(read_fd, write_fd)``, started under guard by the judge.
 
 No Python of a candidate ever runs in it: it receives a plan as data, builds the plan's CUDA C++ (or assembles Triton's
 PTX), and runs it on the simulator or on a GPU. Its reports of hazards and of changed inputs are therefore reliable.
@@ -173,4 +173,4 @@ def _classify(error: Exception) -> tuple[Status, str]:
         return Status.BUILD_FAILED, text
     if isinstance(error, MachineError):
         return Status.INFRA_ERROR, text
-    return Status.INFRA_ERROR, f"the executor itself failed: {type(error).__name__}: {text}"
+    return Status.INFRA_ERROR, f"the plan server itself failed: {type(error).__name__}: {text}"
