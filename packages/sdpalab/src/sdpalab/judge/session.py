@@ -56,8 +56,9 @@ def judge_candidate(
     if not specs:
         raise UserError("there is no problem to judge")
     chosen.check_device()
-    processes = partial(CandidateProcesses, prepare(candidate))
-    return JudgeRun(recording.of(processes) if recording else processes, specs, chosen).run()
+    spec = prepare(candidate)
+    start = recording.start(spec) if recording else partial(CandidateProcesses, spec)
+    return JudgeRun(start, specs, chosen).run()
 
 
 def judge_recorded(

@@ -188,9 +188,22 @@ class GuardedProcess:
         self._reader = threading.Thread(target=self._drain, daemon=True)
         self._reader.start()
 
-    def await_ready(self) -> None:
-        """Wait until the process serves its wire; raises MachineError if it does not, or if it is not confined although
-        :func:`confinement_required` demands it."""
+    def await_ready(self) -> GuardedProcess:
+        """Wait until the process serves its wire, and return it.
+
+        Raises
+        ------
+        MachineError
+            If it does not, or if it is not confined although :func:`confinement_required` demands it. It is then ended.
+        """
+        try:
+            self._await_ready()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _await_ready(self) -> None:
         try:
             self.channel.receive(seconds=START_SECONDS, max_bytes=0)
         except WireError as error:

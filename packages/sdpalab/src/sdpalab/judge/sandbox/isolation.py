@@ -96,9 +96,8 @@ class CandidateProcesses:
         self._plan_process: GuardedProcess | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._reads = (*candidate_spec.files, *options.include_dirs)
-        self._candidate = GuardedProcess(SERVER, self._quota, untrusted=True, read=self._reads)
+        self._candidate = GuardedProcess(SERVER, self._quota, untrusted=True, read=self._reads).await_ready()
         try:
-            self._candidate.await_ready()
             # Without confinement another candidate may have put a build of another kernel into a cache.
             confined = self._candidate.confinement == "namespaces"
             self._cache = Cache(candidate_spec.cache(options.include_dirs) if confined else self._own_cache())
@@ -264,13 +263,7 @@ class CandidateProcesses:
         return (self._candidate, self._plan_process) if self._plan_process else (self._candidate,)
 
     def _start_plan_process(self, *, gpu: bool) -> GuardedProcess:
-        process = simulating_process(PLAN_SERVER, self._quota, self._cache.root, self._reads, gpu=gpu)
-        try:
-            process.await_ready()
-        except BaseException:
-            process.close()
-            raise
-        return process
+        return simulating_process(PLAN_SERVER, self._quota, self._cache.root, self._reads, gpu=gpu).await_ready()
 
     def _open_gpu(self, process: GuardedProcess, arch: str | None) -> tuple[str, str, int]:
         """Open the GPU in the plan server; return its name, its architecture, and its multiprocessors."""

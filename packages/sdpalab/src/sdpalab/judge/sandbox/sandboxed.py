@@ -150,9 +150,10 @@ class SandboxedKernel(Kernel):
         self._include_dirs = tuple(include_dirs)
         self._spec, self._file = spec, Path(f"{f'{spec}:'.partition('.py:')[0]}.py")
         reads = (*candidate.files, *include_dirs)
-        self._process = GuardedProcess(SERVER, Quota(cpu_seconds=_CPU_SECONDS), untrusted=True, read=reads)
+        self._process = GuardedProcess(
+            SERVER, Quota(cpu_seconds=_CPU_SECONDS), untrusted=True, read=reads
+        ).await_ready()
         try:
-            self._process.await_ready()
             if self._process.confinement != "namespaces":
                 _log.warning("%s: %s", spec, describe(self._process.confinement, self._process.confined_by))
             self._ask("load", seconds=START_SECONDS, kind=candidate.kind, spec=spec)
