@@ -146,10 +146,7 @@ def _confinement() -> Check:
 
     try:
         process = GuardedProcess("sdpalab.judge.sandbox.candidate_server", Quota(cpu_seconds=60), untrusted=True)
-        try:
-            process.await_ready()
-        finally:
-            process.close()
+        process.await_ready().close()
     except MachineError as error:
         return Check("confinement", Health.FAIL, str(error), "the judge cannot start a process")
     detail = describe(process.confinement, process.confined_by)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
-import math
 import os
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,58 +28,24 @@ from sdpalab.judge.layouts import Layout
 from sdpalab.judge.options import JudgeOptions
 from sdpalab.judge.pace import BackgroundJudge, Pace
 from sdpalab.judge.rule.evaluate import Evidence, declared_numerics, evaluate
-from sdpalab.judge.rule.numerics import check_numerics
 from sdpalab.judge.rule.relations import RELATIONS, broken_relation
-from sdpalab.judge.sandbox.isolation import CandidateDied
+from sdpalab.judge.sandbox.isolation import CandidateDied, CandidateProcesses
 from sdpalab.judge.sandbox.plans import SentPlan
+from sdpalab.judge.selection import suitable_cases
 from sdpalab.judge.small_cases import CaseSpec
 from sdpalab.judge.stale import other_inputs
 from sdpalab.judge.verdict import Case, Status, Verdict
-from sdpalab.kernels.kernel import Numerics
-from sdpalab.problem import EXTRAS, Problem
+from sdpalab.problem import Problem
 from warpsan.host import usable_cpus
 
-__all__ = ["JudgeRun", "JudgingInterrupted", "NoCaseSuits", "Processes"]
+__all__ = ["JudgeRun", "JudgingInterrupted", "Start"]
 
 _MOST_HANGS = 2
 """Hanging cases after which a kernel is judged no further: each costs ten seconds of GPU time, or two minutes of
 simulator time."""
 
 
-class Processes(Protocol):
-    """Runs a candidate on request (:class:`sdpalab.judge.sandbox.isolation.CandidateProcesses`)."""
-
-    about: dict[str, Any]
-    alone: bool
-
-    def run(
-        self,
-        problem: Problem,
-        inputs: Mapping[str, npt.NDArray[Any]],
-        other: Mapping[str, npt.NDArray[Any]] | None = None,
-        *,
-        layout: Layout = Layout.CONTIGUOUS,
-    ) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Run the candidate twice."""
-
-    def attempt(
-        self, problem: Problem, inputs: Mapping[str, npt.NDArray[Any]]
-    ) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Run it once."""
-
-    def run_in_ring(
-        self, problem: Problem, draws: Mapping[str, npt.NDArray[Any]]
-    ) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Run it in exact arithmetic."""
-
-    def close(self) -> None:
-        """End the processes."""
-
-    def kill(self) -> None:
-        """End the processes, from another thread."""
-
-
-Start = Callable[[tuple[Problem, ...], JudgeOptions], Processes]
+Start = Callable[[tuple[Problem, ...], JudgeOptions], CandidateProcesses]
 """Starts a candidate's processes for some problems."""
 
 
@@ -91,13 +55,6 @@ class JudgingInterrupted(KeyboardInterrupt):
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict.reason)
         self.verdict = verdict
-
-
-class NoCaseSuits(UserError):
-    """No requested case suits the kernel's tiles or layouts."""
-
-    def __init__(self, kernel: str) -> None:
-        super().__init__(f"none of the requested cases suits {kernel}, because of its tiles or layouts")
 
 
 def _declared(about: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +93,7 @@ class JudgeRun:
         self._interrupt = options.interrupt or Interrupt()
         algebraic = algebra_problems(specs[0].problem) if options.algebra and not options.gpu else ()
         self._algebraic, self._algebra = iter(algebraic), list[AlgebraCase]()
-        self._live: list[Processes] = []
+        self._live: list[CandidateProcesses] = []
         self._hangs = 0
         self._abandoned = self._interrupted = False
         self._cases: dict[int, Case] = {}
@@ -159,9 +116,7 @@ class JudgeRun:
         try:
             about = first.about
             self._declared, self._kind = _declared(about), about["kind"]
-            self._check(about, self._options.device)
-            if not self._specs:
-                raise NoCaseSuits(about["name"])
+            self._specs = suitable_cases(self._specs, about, self._options.device)
             self._compared = _compared(self._specs)
             # Drawn after the candidate is loaded, so it cannot depend on these inputs.
             self._specs = [
@@ -200,7 +155,7 @@ class JudgeRun:
         about_run = about["name"], about["config"], about["device"], self._options.level, self._options.seed
         return Verdict(*about_run, cases, unjudged, algebra)
 
-    def _worker(self) -> Processes:
+    def _worker(self) -> CandidateProcesses:
         problems = tuple(spec.problem for spec in self._specs)
         worker = self._processes(problems, replace(self._options, on_plan=self._options.on_plan and self._planned))
         with self._lock:
@@ -233,41 +188,7 @@ class JudgeRun:
         self._interrupted = True
         self._abandon()
 
-    def _check(self, about: Mapping[str, Any], device: str) -> None:
-        """Reject requests that this candidate does not support, before anything runs."""
-        name = about["name"]
-        tiles = _tiles(about["config"])
-        callable_ = about["kind"] == "callable"
-        quantises = declared_numerics(about).quantised is not None
-        wanted = [
-            (not spec.tile or not tiles or spec.tile in tiles)
-            and spec.is_for(quantises=quantises)
-            and (callable_ or spec.layout == Layout.CONTIGUOUS)
-            and (callable_ or about["declares_support"] or not spec.claim or spec.claim in EXTRAS)
-            for spec in self._specs
-        ]
-        if callable_:
-            if device in ("sim", "gpu"):
-                raise UserError(
-                    f"{name} is a Python callable and runs on torch CPU tensors: device must be cpu or auto"
-                )
-        elif device == "cpu":
-            raise UserError(f"{name} is a CUDA kernel, which the lab builds: device must be sim, gpu or auto")
-        elif about["refuses"] is not None:
-            raise UserError(about["refuses"])
-        else:
-            check_numerics(Numerics.from_dict(about["numerics"]))
-        # A callable may only reject missing parameters: further reasons would let it avoid the probes.
-        rejects = [_lacking(about, spec) for spec in self._specs] if callable_ else about["rejects"]
-        if len(rejects) != len(self._specs):
-            raise UserError(f"kernel {name} does not report for each problem whether it supports it")
-        for spec, reason in zip(self._specs, rejects, strict=True):
-            if reason is not None and not spec.derived:
-                raise UserError(str(reason))
-        selected = zip(self._specs, rejects, wanted, strict=True)
-        self._specs = [spec for spec, why, want in selected if why is None and want]
-
-    def _serve(self, worker: Processes | None) -> None:
+    def _serve(self, worker: CandidateProcesses | None) -> None:
         """Take cases off the queue until it is empty; a worker that died is replaced.
 
         An output is judged while the candidate's processes compute the next one.
@@ -324,7 +245,7 @@ class JudgeRun:
             if self._options.progress:
                 self._options.progress(case)
 
-    def _run_in_ring(self, worker: Processes) -> None:
+    def _run_in_ring(self, worker: CandidateProcesses) -> None:
         """Run the problems of the algebraic stage, all on the first worker without further cases."""
         if worker.about["kind"] != "cuda":
             return
@@ -360,7 +281,7 @@ class JudgeRun:
         with self._lock:
             self._options.on_plan(problem, plan, arch)
 
-    def _executed(self, n: int, inputs: Inputs, worker: Processes) -> _RunOfCase:
+    def _executed(self, n: int, inputs: Inputs, worker: CandidateProcesses) -> _RunOfCase:
         """Run a case."""
         spec = self._specs[n]
         other = other_inputs(inputs, self._hidden("other", n, 8))
@@ -379,7 +300,7 @@ class JudgeRun:
             evidence = replace(evidence, run={**evidence.run, "witnesses": distances.to_dict() if distances else None})
         return evidence
 
-    def _related(self, execution: _RunOfCase, worker: Processes) -> Evidence:
+    def _related(self, execution: _RunOfCase, worker: CandidateProcesses) -> Evidence:
         """Judge the outputs of a case; for a case with a relation, also run and judge the related inputs."""
         spec, inputs, evidence = self._specs[execution.number], execution.inputs, self._evidence(execution)
         if not spec.relation or evidence.status is not Status.PASSED:
@@ -441,19 +362,3 @@ def _compared(specs: Sequence[CaseSpec]) -> int | None:
     """
     public = [n for n, spec in enumerate(specs) if spec.inputs == "normal" and spec.seed is not None]
     return max(public, key=lambda n: specs[n].problem.scores, default=None)
-
-
-def _lacking(about: Mapping[str, Any], spec: CaseSpec) -> str | None:
-    """The parameter that a callable lacks for a case, in a sentence; None if it has all."""
-    problem = spec.problem
-    needed = [*(["scale"] if problem.scale != 1.0 / math.sqrt(problem.head_dim) else [])]
-    needed += [*(["causal"] if problem.causal else []), *problem.extras, *([spec.claim] if spec.claim else [])]
-    lacking = [name for name in dict.fromkeys(needed) if name not in about["takes"]]
-    if not lacking:
-        return None
-    return f"{about['name']} has no parameter {' or '.join(lacking)}, which {problem.label} needs"
-
-
-def _tiles(config: str) -> set[int]:
-    """Tile sizes in a configuration's text: the knobs that begin with BLOCK."""
-    return {int(size) for size in re.findall(r"\bBLOCK\w*=(\d+)", config)}

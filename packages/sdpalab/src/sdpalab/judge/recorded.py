@@ -141,6 +141,23 @@ class _RecordedCandidate(CandidateProcesses):
         recording.keep("start", _labels(problems), start)
 
 
+def _replayed(call: str) -> Callable[..., Answer]:
+    """Replacement of the method ``call`` of :class:`CandidateProcesses`: the next recorded answer."""
+
+    def replayed(self: _ReplayedCandidate, problem: Problem, inputs: Arrays, *_: Any, **__: Any) -> Answer:
+        answer = self.replay.next(call, problem.label)
+        if answer.reply is None:
+            raise _foreign(f"{call} of {problem.label}")
+        room = 4 * sum(array.nbytes for array in inputs.values()) + _SPARE
+        outputs = {name: _array(sent, room) for name, sent in answer.outputs.items()}
+        reply = answer.reply.model_dump(exclude_unset=True)
+        if reply.get("status") is None and not _NEEDED[call] <= outputs.keys():
+            raise _foreign(f"{call} of {problem.label}, with its outputs")
+        return reply, outputs
+
+    return replayed
+
+
 class RecordedRuns:
     """Replays recorded answers in order, in place of processes.
 
@@ -164,15 +181,13 @@ class RecordedRuns:
         except (ValidationError, TypeError, ValueError) as error:
             raise MachineError(f"the worker's record of its runs is malformed: {plain(str(error))[:300]}") from None
 
-    def processes(self, problems: tuple[Problem, ...], options: JudgeOptions) -> _RecordedProcesses:
-        """Replacement of :class:`~sdpalab.judge.sandbox.isolation.CandidateProcesses`."""
+    def start(self, problems: tuple[Problem, ...], options: JudgeOptions) -> CandidateProcesses:
+        """Replaces the start of a candidate's processes."""
         device = self.next("start", _labels(problems)).device
         if device is None:
             raise _foreign("start")
         about = {**self._about, "device": device.device}
-        if options.gpu:
-            about |= {"arch": device.arch, "sms": device.sms}
-        return _RecordedProcesses(self, about)
+        return _ReplayedCandidate(self, about | ({"arch": device.arch, "sms": device.sms} if options.gpu else {}))
 
     def next(self, call: str, problem: str) -> Recorded:
         """Return the next answer, or raise the recorded failure."""
@@ -186,40 +201,19 @@ class RecordedRuns:
         return answer
 
 
-class _RecordedProcesses:
-    """Recorded answers of one set of processes."""
+class _ReplayedCandidate(CandidateProcesses):
+    """Recorded answers in place of a candidate's processes."""
+
+    run, attempt, run_in_ring = map(_replayed, _NEEDED)
 
     def __init__(self, replay: RecordedRuns, about: dict[str, Any]) -> None:
-        self._replay, self.about, self.alone = replay, about, False
-
-    def run(self, problem: Problem, inputs: Arrays, other: Arrays | None = None, **_: Any) -> Answer:
-        """As :meth:`CandidateProcesses.run`."""
-        return self._answer("run", problem, inputs)
-
-    def attempt(self, problem: Problem, inputs: Arrays) -> Answer:
-        """As :meth:`CandidateProcesses.attempt`."""
-        return self._answer("attempt", problem, inputs)
-
-    def run_in_ring(self, problem: Problem, draws: Arrays) -> Answer:
-        """As :meth:`CandidateProcesses.run_in_ring`."""
-        return self._answer("run_in_ring", problem, draws)
+        self.replay, self.about, self.alone = replay, about, False
 
     def close(self) -> None:
         """Does nothing."""
 
     def kill(self) -> None:
         """Does nothing."""
-
-    def _answer(self, call: str, problem: Problem, inputs: Arrays) -> Answer:
-        answer = self._replay.next(call, problem.label)
-        if answer.reply is None:
-            raise _foreign(f"{call} of {problem.label}")
-        room = 4 * sum(array.nbytes for array in inputs.values()) + _SPARE
-        outputs = {name: _array(sent, room) for name, sent in answer.outputs.items()}
-        reply = answer.reply.model_dump(exclude_unset=True)
-        if reply.get("status") is None and not _NEEDED[call] <= outputs.keys():
-            raise _foreign(f"{call} of {problem.label}, with its outputs")
-        return reply, outputs
 
 
 _DEATHS = {status.value for status in (Status.TIMED_OUT, Status.CRASHED, Status.INFRA_ERROR, Status.HAZARD)}

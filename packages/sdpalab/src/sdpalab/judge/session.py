@@ -9,11 +9,12 @@ from typing import Any
 
 from sdpalab.errors import UserError
 from sdpalab.judge.cases import CaseSpec
-from sdpalab.judge.judgement import JudgeRun, JudgingInterrupted, NoCaseSuits
+from sdpalab.judge.judgement import JudgeRun, JudgingInterrupted
 from sdpalab.judge.options import CASE_SECONDS, GPU_CASE_SECONDS, JudgeOptions, Store
 from sdpalab.judge.recorded import RecordedRuns, Recording
 from sdpalab.judge.sandbox.candidate import Candidate, prepare
 from sdpalab.judge.sandbox.isolation import CandidateProcesses
+from sdpalab.judge.selection import NoCaseSuits
 from sdpalab.judge.verdict import Verdict
 from sdpalab.problem import Problem
 
@@ -80,8 +81,8 @@ def judge_recorded(
     UserError, MachineError
         As :func:`judge_candidate`; MachineError also if the answers are malformed or belong to other cases.
     """
-    replayed = RecordedRuns(answers, about).processes
-    return JudgeRun(replayed, specs, JudgeOptions(secret=secret, workers=1, **options)).run()
+    options |= {"secret": secret, "workers": 1}
+    return JudgeRun(RecordedRuns(answers, about).start, specs, JudgeOptions(**options)).run()
 
 
 def described(candidate: Candidate, problems: Sequence[Problem], options: JudgeOptions) -> Mapping[str, Any]:

@@ -109,7 +109,7 @@ class CandidateProcesses:
             about = self._load(candidate_spec, arch, problems)
             self._arch, is_kernel = arch or about.arch, about.kind == "cuda"
             self._config = Config(about.config)
-            self._algebraic = self._config.but(**about.algebraic)
+            self._algebraic = Config({**self._config, **about.algebraic})
             changed = Config(dict(self._algebraic.items() - self._config.items()))
             self.about = {
                 **about.model_dump(),
