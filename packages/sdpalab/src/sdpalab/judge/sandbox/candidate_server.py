@@ -10,7 +10,8 @@ data, the memory and the number of runs.
 from __future__ import annotations
 
 import math
-import signal
+import os
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -21,9 +22,9 @@ import numpy.typing as npt
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.layouts import Layout
 from sdpalab.judge.sandbox.callables import BadOutput, CallableRunner
+from sdpalab.judge.sandbox.messages import plain
 from sdpalab.judge.sandbox.plans import send_plan
-from sdpalab.judge.sandbox.raised import launches_triton, raised, text_of
-from sdpalab.judge.sandbox.wire import Channel, serve
+from sdpalab.judge.sandbox.wire import serve
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config, Kernel, UnsupportedProblem
 from sdpalab.kernels.triton_kernel import HOW_TO_DESCRIBE
@@ -55,8 +56,7 @@ _STATUSES = (
 
 def main(read_fd: int, write_fd: int) -> None:
     """Serve one client until it closes the wire."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    serve(Channel(read_fd, write_fd), _CandidateServer().answer)
+    serve(read_fd, write_fd, _CandidateServer().answer)
 
 
 class _CandidateServer:
@@ -86,7 +86,7 @@ class _CandidateServer:
         """Status and reason of an exception; ``called``: of a callable."""
         if called and isinstance(error, BadOutput):
             return Status.BAD_OUTPUT, str(error)
-        if called and launches_triton(error):
+        if called and _launches_triton(error):
             return Status.BUILD_FAILED, (
                 f"{self._callable.describe()['name']} launches a Triton function, and the judge calls it on CPU "
                 f"tensors: define a TritonKernel with that function, its grid and its args, and judge that; "
@@ -94,7 +94,7 @@ class _CandidateServer:
             )
         known = () if called else (status for kind, status in _STATUSES if isinstance(error, kind))
         status = next(iter(known), Status.CRASHED)
-        return status, raised(error) if status is Status.CRASHED else text_of(error)
+        return status, _raised(error) if status is Status.CRASHED else _text_of(error)
 
     @property
     def _kernel(self) -> Kernel:
@@ -198,3 +198,26 @@ class _CandidateServer:
         plans = [self._kernel.launch_plan(problem, config, sms=each) for problem in problems for each in sms]
         launches = [launch for plan in plans for launch in plan.launches]
         return [{"threads": math.prod(launch.block), "dynamic_smem": launch.dynamic_smem} for launch in launches]
+
+
+def _raised(error: BaseException) -> str:
+    """``raised ValueError: text (file.py, line 3)``, with the place of the exception."""
+    if isinstance(error, SystemExit):
+        return f"called sys.exit({_text_of(error)})"
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    return f"raised {type(error).__name__}: {_text_of(error)[:500]}{where}"
+
+
+def _launches_triton(error: BaseException) -> bool:
+    """Whether Triton raised the exception at a launch: there is no GPU, or the tensors are not on one."""
+    modules = {frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)}
+    return bool(modules & {"triton.runtime.jit", "triton.runtime.driver"})
+
+
+def _text_of(error: BaseException) -> str:
+    """The exception's text, which may have any type or size, or raise another exception."""
+    try:
+        return plain(str(error)) or type(error).__name__
+    except BaseException as other:
+        return f"nothing: its text {type(other).__name__}"

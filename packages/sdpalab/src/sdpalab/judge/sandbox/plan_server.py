@@ -6,7 +6,6 @@ PTX), and runs it on the simulator or on a GPU. Its reports of hazards and of ch
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.algebra.running import run_in_ring
 from sdpalab.judge.sandbox.new_builds import send_builds
 from sdpalab.judge.sandbox.plans import SentPlan, SentStep
-from sdpalab.judge.sandbox.wire import Channel, serve
+from sdpalab.judge.sandbox.wire import serve
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.run import GpuExecutor, KernelFault, RunResult, SimulatedExecutor
@@ -38,8 +37,7 @@ MOST_HAZARDS = 20
 
 def main(read_fd: int, write_fd: int) -> None:
     """Serve one judge until it closes the wire."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    serve(Channel(read_fd, write_fd), _PlanServer().answer)
+    serve(read_fd, write_fd, _PlanServer().answer)
 
 
 class _PlanServer:

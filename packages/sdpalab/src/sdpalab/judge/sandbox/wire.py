@@ -10,6 +10,7 @@ import json
 import math
 import os
 import select
+import signal
 import struct
 import time
 import traceback
@@ -160,12 +161,14 @@ class Channel:
 Answer = Callable[[Mapping[str, Any], Mapping[str, Array]], tuple[dict[str, Any], dict[str, Array]]]
 
 
-def serve(channel: Channel, answer: Answer) -> NoReturn:
+def serve(read_fd: int, write_fd: int, answer: Answer) -> NoReturn:
     """Send the ready message, then answer orders until the other side closes the wire or ends.
 
-    Each answer carries the ``number`` of its order. The process then exits at once, without exit handlers.
+    Each answer carries the ``number`` of its order. The process then exits at once, without exit handlers. Ctrl-C ends
+    only the other side.
     """
-    code = 1
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel, code = Channel(read_fd, write_fd), 1
     try:
         channel.send({"ready": True}, seconds=_FOREVER)
         while True:
