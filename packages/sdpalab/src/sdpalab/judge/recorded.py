@@ -24,7 +24,7 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.judgement import Start
 from sdpalab.judge.options import JudgeOptions
 from sdpalab.judge.sandbox.candidate import CandidateSpec
-from sdpalab.judge.sandbox.isolation import CandidateDied, CandidateProcesses
+from sdpalab.judge.sandbox.isolation import CandidateDied, CandidateProcesses, room_for
 from sdpalab.judge.sandbox.messages import Message, PlanReply, Text, plain
 from sdpalab.judge.sandbox.wire import DTYPES
 from sdpalab.judge.verdict import Status
@@ -37,8 +37,6 @@ Arrays = Mapping[str, Array]
 Answer = tuple[dict[str, Any], dict[str, Array]]
 _NEEDED: Mapping[str, set[str]] = {"run": {"first", "second"}, "attempt": {"o"}, "run_in_ring": set()}
 """Recorded methods, and the outputs without which an answer of theirs is a failure."""
-_SPARE = 1 << 20
-"""Bytes of outputs beyond four times those of the inputs, the same limit as for a process."""
 
 
 class SentArray(Message):
@@ -148,8 +146,7 @@ def _replayed(call: str) -> Callable[..., Answer]:
         answer = self.replay.next(call, problem.label)
         if answer.reply is None:
             raise _foreign(f"{call} of {problem.label}")
-        room = 4 * sum(array.nbytes for array in inputs.values()) + _SPARE
-        outputs = {name: _array(sent, room) for name, sent in answer.outputs.items()}
+        outputs = {name: _array(sent, room_for(inputs)) for name, sent in answer.outputs.items()}
         reply = answer.reply.model_dump(exclude_unset=True)
         if reply.get("status") is None and not _NEEDED[call] <= outputs.keys():
             raise _foreign(f"{call} of {problem.label}, with its outputs")

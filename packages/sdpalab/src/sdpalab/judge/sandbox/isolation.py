@@ -36,7 +36,7 @@ from sdpalab.problem import Problem
 from warpsan import DEFAULT_NUMERICS
 from warpsan.gpus import default_sms
 
-__all__ = ["POISONS", "CandidateDied", "CandidateProcesses"]
+__all__ = ["POISONS", "CandidateDied", "CandidateProcesses", "room_for"]
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -118,6 +118,7 @@ class CandidateProcesses:
                 "device": device or (self._simulator(about.arch) if is_kernel else f"cpu (torch {version('torch')})"),
                 **({"sms": sms or default_sms(self._arch)} if is_kernel else {}),
             }
+            self._build = {"arch": self._arch, "cache": str(self._cache.root), "max_steps": options.max_steps}
             if is_kernel and self._plan_process is None:
                 self._plan_process = self._start_plan_process(gpu=False)
         except BaseException:
@@ -125,12 +126,7 @@ class CandidateProcesses:
             raise
 
     def run(
-        self,
-        problem: Problem,
-        inputs: Arrays,
-        other: Arrays | None = None,
-        *,
-        layout: Layout = Layout.CONTIGUOUS,
+        self, problem: Problem, inputs: Arrays, other: Arrays | None = None, *, layout: Layout = Layout.CONTIGUOUS
     ) -> Answer:
         """Run the candidate twice on ``inputs`` (q, k, v), with differently poisoned memory.
 
@@ -170,10 +166,11 @@ class CandidateProcesses:
             for name, arrays, reuse in runs:
                 first = name == "first"
                 plan = plans and (plans.full if first else plans.bare)
-                poison = POISONS[not first]
                 # Runs with checks reuse the code that the simulator has already translated.
                 watched = not notes.get("hazards")
-                reply, results = self._once(problem, arrays, plan, poison, reuse, watched, layout)
+                reply, results = self._once(
+                    problem, arrays, plan, POISONS[not first], reuse=reuse, watched=watched, layout=layout
+                )
                 outputs[name] = results["o"]
                 if first and self.about["lse"]:
                     outputs["lse"] = results["lse"]
@@ -202,7 +199,7 @@ class CandidateProcesses:
         self._begin()
         try:
             plans = self._plans(problem)
-            reply, results = self._once(problem, inputs, plans and plans.bare, POISONS[0], reuse=False, watched=True)
+            reply, results = self._once(problem, inputs, plans and plans.bare, POISONS[0])
         except _Failed as failure:
             return failure.reply, {}
         return reply, {"o": results["o"]}
@@ -225,9 +222,8 @@ class CandidateProcesses:
             plans = self._plans(problem, ring=True)
             assert plans is not None  # a callable has none
             assert self._plan_process is not None
-            order = {"do": "ring", "arch": self._arch, "cache": str(self._cache.root), "poison": POISONS[0]}
-            order |= {"max_steps": self._options.max_steps, "reordered": reordered(problem)}
-            room = 4 * sum(array.nbytes for array in draws.values()) + (1 << 20)
+            order = {"do": "ring", **self._build, "poison": POISONS[0], "reordered": reordered(problem)}
+            room = room_for(draws)
             sent = {  # the wire has no uint16
                 name: array.view(np.float16) if array.dtype == np.uint16 else array for name, array in draws.items()
             }
@@ -312,10 +308,9 @@ class CandidateProcesses:
         """The candidate's launch plan for ``problem``, as data; None for a callable."""
         if self._plan_process is None:
             return None
-        lse = bool(self.about["lse"])
-        config = self._algebraic if ring else self._config
-        order = {"do": "plan", "problem": problem, "config": config, "lse": lse}
-        order |= {"sms": self.about["sms"], "arch": self._arch}
+        lse, config = bool(self.about["lse"]), self._algebraic if ring else self._config
+        order = {"do": "plan", "problem": problem, "config": config, "lse": lse, "arch": self._arch}
+        order["sms"] = self.about["sms"]
         _, results = self._ask(self._candidate, order, {}, MOST_PLAN)
         try:
             data = results["plan"].tobytes() if "plan" in results else b""
@@ -326,9 +321,8 @@ class CandidateProcesses:
             self._options.on_plan(problem, plan, self._arch)
         plans = _Plans(_as_bytes(plan), _as_bytes(plan.without("lse")) if lse else _as_bytes(plan))
         if self._options.gpu:
-            order = {"do": "build", "arch": self._arch, "cache": str(self._cache.root)}
             # Builds come first, so that the short time limit on a GPU applies to the runs alone.
-            self._ask(self._plan_process, order, {"plan": plans.full}, 0)
+            self._ask(self._plan_process, {"do": "build", **self._build}, {"plan": plans.full}, 0)
             self._limit(self._options.case_seconds)
         return plans
 
@@ -338,21 +332,19 @@ class CandidateProcesses:
         inputs: Arrays,
         plan: Array | None,
         poison: int,
-        reuse: bool,
-        watched: bool,
+        *,
+        reuse: bool = False,
+        watched: bool = True,
         layout: Layout = Layout.CONTIGUOUS,
     ) -> Answer:
-        room = 4 * sum(array.nbytes for array in inputs.values()) + (1 << 20)
+        room = room_for(inputs)
         if plan is None or self._plan_process is None:
-            process = self._candidate
-            memory = {"poison": poison, "reuse": reuse, "layout": layout}
-            order = {"do": "call", "problem": problem, **memory}
-            reply, results = self._ask(process, order, inputs, room)
+            process, order = self._candidate, {"do": "call", "problem": problem, "reuse": reuse, "layout": layout}
         else:
-            process = self._plan_process
-            settings = {"arch": self._arch, "cache": str(self._cache.root), "poison": poison, "watched": watched}
-            settings |= {"max_steps": self._options.max_steps, "numerics": self._options.numerics, "alone": self.alone}
-            reply, results = self._ask(process, {"do": "run", **settings}, {"plan": plan, **inputs}, room)
+            process, inputs = self._plan_process, {"plan": plan, **inputs}
+            order = {"do": "run", **self._build, "watched": watched, "alone": self.alone}
+            order["numerics"] = self._options.numerics
+        reply, results = self._ask(process, {**order, "poison": poison}, inputs, room)
         if "o" not in results:
             raise self._died(process, WireError("message without an output"))
         held = {"confinement": self._candidate.confinement, "confined_by": self._candidate.confined_by}
@@ -406,6 +398,11 @@ class _Plans(NamedTuple):
 
     full: Array
     bare: Array
+
+
+def room_for(inputs: Arrays) -> int:
+    """Most bytes of the outputs of a run."""
+    return 4 * sum(array.nbytes for array in inputs.values()) + (1 << 20)
 
 
 def _as_bytes(plan: SentPlan) -> Array:
