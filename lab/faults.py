@@ -43,8 +43,8 @@ SECONDS = 60.0
 SPECS = tuple(CaseSpec(f"seed {seed}", Problem(1, 1, 32, 64), seed=seed) for seed in range(3))
 _ROLES = {
     "guard.py": "guard",
-    "sdpalab.judge.sandbox.worker": "candidate",
-    "sdpalab.judge.sandbox.executor": "executor",
+    "sdpalab.judge.sandbox.candidate_server": "candidate",
+    "sdpalab.judge.sandbox.plan_server": "executor",
 }
 
 

@@ -20,7 +20,6 @@ from sdpalab.jobs import Executor
 from sdpalab.jobs.judging import judge_by_jobs
 from sdpalab.judge import Verdict
 from sdpalab.judge.cases import CaseSpec, cases_for
-from sdpalab.judge.trials import fast_p
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.registry import KERNELS, get
 from sdpalab.problem import MISSION
@@ -54,7 +53,7 @@ def judged(name: str, specs: Sequence[CaseSpec], executor: Executor) -> dict[str
         "exact": sum(each.exact for each in errors),
         "exact_wrong": sum(each.exact_wrong for each in errors),
         "original_contract": verdict.original_contract,
-        "fast_0": fast_p(verdict.cases),
+        "fast_0": verdict.fast_0,
         "code_sha256": code_of(get(name)),
         "seconds": round(time.monotonic() - start, 1),
     }

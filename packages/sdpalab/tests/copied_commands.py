@@ -59,7 +59,9 @@ def _context() -> ForkServerContext:
 
     context = multiprocessing.get_context("forkserver")
     commands = (f"sdpalab.commands.{name.replace('-', '_')}" for name in COMMANDS)
-    context.set_forkserver_preload(["torch", "sdpalab.kernels.registry", "sdpalab.judge.sandbox.executor", *commands])
+    context.set_forkserver_preload(
+        ["torch", "sdpalab.kernels.registry", "sdpalab.judge.sandbox.plan_server", *commands]
+    )
     return context
 
 

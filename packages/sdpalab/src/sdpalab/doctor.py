@@ -145,11 +145,8 @@ def _confinement() -> Check:
     from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota, describe
 
     try:
-        process = GuardedProcess("sdpalab.judge.sandbox.worker", Quota(cpu_seconds=60), untrusted=True)
-        try:
-            process.await_ready()
-        finally:
-            process.close()
+        process = GuardedProcess("sdpalab.judge.sandbox.candidate_server", Quota(cpu_seconds=60), untrusted=True)
+        process.await_ready().close()
     except MachineError as error:
         return Check("confinement", Health.FAIL, str(error), "the judge cannot start a process")
     detail = describe(process.confinement, process.confined_by)

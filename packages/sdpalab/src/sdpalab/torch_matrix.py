@@ -37,8 +37,8 @@ from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.cases import CaseSpec
 from sdpalab.judge.rule.limits import UNIT_ROUNDOFF, measure
 from sdpalab.judge.session import judge_candidate
+from sdpalab.judge.torch_backends import BACKENDS, BackendUnavailable, backend_device, backend_output
 from sdpalab.judge.verdict import Errors, Status
-from sdpalab.judge.witness import BACKENDS, WitnessUnavailable, witness_device, witness_output
 from sdpalab.problem import Problem
 from warpsan.build import key_of
 
@@ -223,7 +223,7 @@ def _outputs(specs: Sequence[CaseSpec], outs: Mapping[str, npt.NDArray[Any]], st
     outputs: dict[str, dict[str, Row]] = {}
     missing: dict[str, str] = {}
     within = 0
-    device = witness_device()
+    device = backend_device()
     for spec in specs:
         inputs, dtype = make_inputs(spec.problem, spec.inputs, spec.seed or 0), spec.problem.dtype
         scoring = spec.problem.scoring_with(inputs.arrays)
@@ -232,8 +232,8 @@ def _outputs(specs: Sequence[CaseSpec], outs: Mapping[str, npt.NDArray[Any]], st
         for backend in (None, *BACKENDS[device]):
             name = CHOICE if backend is None else backend.value
             try:
-                arrays[name] = witness_output(inputs.q, inputs.k, inputs.v, backend=backend, device=device, **scoring)
-            except WitnessUnavailable as error:
+                arrays[name] = backend_output(inputs.q, inputs.k, inputs.v, backend=backend, device=device, **scoring)
+            except BackendUnavailable as error:
                 missing.setdefault(name, str(error))
         for name, out in arrays.items():
             errors = _figures(measure(out, reference, dtype))

@@ -164,7 +164,7 @@ def test_all_kernels_end_early(judge_by: Callable[[Judge], None], ending: str) -
     def by(name: str, specs: Sequence[CaseSpec], *, interrupt: Interrupt, **options: Any) -> Verdict:
         begun.append(name)
         ended = threading.Event()
-        with interrupt.calls(ended.set):
+        with interrupt.on_interrupt(ended.set):
             started.wait()
             assert ended.wait(ANSWERS_SECONDS)
         if name == "scalar":

@@ -15,7 +15,7 @@ from standalone import verify
 
 from sdpalab.evidence import verify_bundle
 from sdpalab.judge.algebra.stage import algebra_problems
-from sdpalab.judge.covering import LARGE_PROBLEMS
+from sdpalab.judge.same_code import LARGE_PROBLEMS
 from sdpalab.problem import NAMED_PROBLEMS, Problem
 
 

@@ -26,7 +26,7 @@ PATIENCE = os.environ.get("SDPALAB_TEST_PATIENCE", "1")
 ILLEGAL_ADDRESS = 700
 
 SHORT = f"""#!/bin/bash
-case "$*" in *test_gpu_executor*|*test_gpu_plans*|*test_gpu_judge*|*test_gpu_gemm*|*test_witness*)
+case "$*" in *test_gpu_executor*|*test_gpu_plans*|*test_gpu_judge*|*test_gpu_gemm*|*test_torch_backends*)
     echo "left out: $*"; exit 0;;
     *gpu_suite.py*) exec {sys.executable} "$@";;
 esac

@@ -94,7 +94,7 @@ def test_a_kernel_of_the_lab_its_algebra_and_hidden_seeds() -> None:
     assert {case.run["ptx_sha256"][0] for case in verdict.cases}
     assert verdict.cases[0].seed not in (0, 7)
     whole = judge_candidate("scalar", [replace(cases[0], seed=verdict.cases[0].seed), *cases[1:]], workers=1)
-    # The case of the witnesses has a public seed: there it is the second, and here the first.
+    # The case of the torch backends has a public seed: there it is the second, and here the first.
     assert [row[:-1] for row in comparable(verdict)] == [row[:-1] for row in comparable(whole)]
     assert [each.to_dict() for each in verdict.algebra] == [each.to_dict() for each in whole.algebra]
 

@@ -65,8 +65,8 @@ def test_the_verdict_is_that_of_one_piece(function: str, seed: int | None, monke
     assert (verdict.kernel, verdict.config, verdict.device) == (whole.kernel, whole.config, whole.device)
     assert comparable(verdict) == comparable(whole)
     assert sorted(case.name for case in seen) == sorted(case.name for case in verdict.cases)
-    witnessed = [case.name for case in verdict.cases if case.run.get("witnesses")]
-    assert witnessed == [case.name for case in whole.cases if case.run.get("witnesses")]
+    compared = [case.name for case in verdict.cases if case.run.get("witnesses")]
+    assert compared == [case.name for case in whole.cases if case.run.get("witnesses")]
 
 
 class Loses:

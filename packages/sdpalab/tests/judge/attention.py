@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import Inputs
+from sdpalab.judge.layouts import Layout, lay_out
+from sdpalab.judge.parameters import arguments
+from sdpalab.judge.tensors import extra_tensor, from_torch, laid_out_tensor
 from sdpalab.problem import Problem
 
 Array = npt.NDArray[Any]
@@ -48,3 +52,12 @@ def plain_v(problem: Problem, inputs: Inputs) -> Array:
     """Row i of V, again from the start where V has fewer rows."""
     v = np.repeat(inputs.v, problem.group, axis=1)
     return v[:, :, np.arange(problem.seq_q) % problem.seq_kv]
+
+
+def output_of(
+    function: Callable[..., Any], problem: Problem, inputs: Inputs, layout: Layout = Layout.CONTIGUOUS
+) -> Array:
+    """The output of a function on torch tensors, called in this process on copies, with the judge's arguments."""
+    q, k, v = (laid_out_tensor(*lay_out(array, layout), layout) for array in inputs.qkv)
+    extra = {name: extra_tensor(inputs.arrays[name].copy()) for name in problem.array_shapes}
+    return from_torch(function(q, k, v, **arguments(function, problem, extra)))

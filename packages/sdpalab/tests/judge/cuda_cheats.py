@@ -117,7 +117,7 @@ def hides_hazards(problem: Problem, config: Config) -> Made:
 
 
 def computes_on_the_host(problem: Problem, config: Config) -> Made:
-    """An executor of plans in this process gets the right answer, from a kernel that does nothing."""
+    """A server of plans in this process gets the right answer, from a kernel that does nothing."""
     import sdpalab.run
     from sdpalab.inputs.reference import attention_float64
 

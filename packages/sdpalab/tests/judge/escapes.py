@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sdpalab.judge.sandbox.wire import Channel, serve
+from sdpalab.judge.sandbox.wire import serve
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _IO_URING_SETUP, _SOCKET_X86 = 425, 41
@@ -161,7 +161,7 @@ ATTEMPTS: Mapping[str, Callable[[str], str]] = {
 
 
 def main(read_fd: int, write_fd: int) -> None:
-    serve(Channel(read_fd, write_fd), _answer)
+    serve(read_fd, write_fd, _answer)
 
 
 def _answer(order: Mapping[str, Any], arrays: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

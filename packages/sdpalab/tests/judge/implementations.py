@@ -31,7 +31,7 @@ from tiled_attention import (
 from sdpalab.inputs import Inputs
 from sdpalab.judge.rule.numerics import UNDECLARED, on_architecture
 from sdpalab.judge.tensors import from_torch, to_torch
-from sdpalab.judge.witness import Backend, witness_output
+from sdpalab.judge.torch_backends import Backend, backend_output
 from sdpalab.kernels.kernel import Numerics, Quantisation
 from sdpalab.problem import Problem
 
@@ -54,7 +54,7 @@ class Implementation:
 
 def backend(name: Backend, problem: Problem, inputs: Inputs) -> Array:
     """One of torch's own."""
-    return witness_output(
+    return backend_output(
         inputs.q, inputs.k, inputs.v, scale=problem.scale, causal=problem.causal, backend=name, device="cpu"
     )
 

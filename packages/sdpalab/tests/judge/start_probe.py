@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sdpalab.judge.sandbox.wire import Channel, serve
+from sdpalab.judge.sandbox.wire import serve
 
 LIMITS = [name for name in dir(resource) if name.startswith("RLIMIT_")]
 STATUS = (
@@ -33,7 +33,7 @@ STATUS = (
 
 def main(read_fd: int, write_fd: int) -> None:
     state = _state()
-    serve(Channel(read_fd, write_fd), lambda order, arrays: (state, {}))
+    serve(read_fd, write_fd, lambda order, arrays: (state, {}))
 
 
 def _state() -> Mapping[str, Any]:

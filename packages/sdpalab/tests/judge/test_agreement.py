@@ -1,4 +1,4 @@
-"""Witnesses beside a verdict: who agrees with whom; and the oracle against itself: what is right passes."""
+"""Torch backends beside a verdict: distances; and the oracle against itself: what is right passes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from sdpalab.judge import CaseSpec, judge_candidate, quick_cases
 from sdpalab.judge.agreement import Agreement, agreement
 from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.numerics import UNDECLARED
+from sdpalab.judge.torch_backends import BACKENDS, Backend, backend_output
 from sdpalab.judge.verdict import Status
-from sdpalab.judge.witness import BACKENDS, Backend, witness_output
 from sdpalab.problem import Problem
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="what it compares with are torch's CPU backends")
@@ -46,7 +46,7 @@ class TorchBackend:
 def compared_by(problem: Problem, backend: Backend) -> Agreement:
     """Agreement of a kernel that is one of torch's backends."""
     inputs = make_inputs(problem)
-    out = witness_output(**inputs.arrays, scale=problem.scale, causal=problem.causal, backend=backend)
+    out = backend_output(**inputs.arrays, scale=problem.scale, causal=problem.causal, backend=backend)
     compared = agreement(problem, inputs, out)
     assert compared is not None
     return compared
@@ -58,7 +58,7 @@ def compared_by(problem: Problem, backend: Backend) -> Agreement:
 )
 def test_a_backend_agrees_best_with_itself(backend: Backend, problem: Problem) -> None:
     compared = compared_by(problem, backend)
-    own, other = sorted(compared.witnesses, key=lambda witness: witness.from_kernel)
+    own, other = sorted(compared.witnesses, key=lambda backend: backend.from_kernel)
     assert compared.nearest == own
     assert (own.backend, own.from_kernel) == (backend.value, 0.0)
     assert own.from_float64 == compared.kernel_from_float64 > 0.0
@@ -94,15 +94,15 @@ def test_a_verdict_says_it_of_its_largest_public_case_and_nothing_is_decided() -
     ]
     verdict = judge_candidate(TorchBackend(Backend.MATH), specs)
     assert verdict.passed
-    witnessed = {case.name: case.run["witnesses"] for case in verdict.cases if "witnesses" in case.run}
-    assert list(witnessed) == ["public"]
+    recorded = {case.name: case.run["witnesses"] for case in verdict.cases if "witnesses" in case.run}
+    assert list(recorded) == ["public"]
     record = json.loads(json.dumps(verdict.to_dict()))["cases"][1]["run"]["witnesses"]
     compared = Agreement.from_dict(record)
-    assert compared.to_dict() == record == witnessed["public"]
+    assert compared.to_dict() == record == recorded["public"]
     assert (record["best"], compared.device, compared.torch) == ("math", "cpu", torch.__version__)
     text = "\n".join(compared.lines("public"))
     assert f"torch math: {compared.nearest.from_float64:.1e} from float64, 0.0e+00 from it" in text
-    assert f"agrees best with torch math; the witnesses are up to {compared.apart:.1e} apart" in text
+    assert f"agrees best with torch math; the backends are up to {compared.apart:.1e} apart" in text
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_the_command_line_says_it_after_the_table(
     monkeypatch.setattr("sdpalab.judge.cases.cases_for", lambda *_, **__: (CaseSpec("only", PROBLEM),))
     assert main(["judge", f"{Path(__file__).parent / 'candidates.py'}:good", "--shape", "1,2,90,64"]) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"witnesses on only, relative L2: this kernel is \d\.\de-04 from float64", printed)
+    assert re.search(r"torch backends on only, relative L2: this kernel is \d\.\de-04 from float64", printed)
     assert printed.count("from it\n") == len(BACKENDS["cpu"])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from attention import online
@@ -11,7 +13,6 @@ from sdpalab.inputs import INPUT_KINDS, Inputs, make_inputs
 from sdpalab.judge.cases import TRIALS, CaseSpec, cases_for, full_cases, quick_cases, twelve_cases
 from sdpalab.judge.rule.relations import RELATIONS, broken_relation
 from sdpalab.judge.session import judge_candidate
-from sdpalab.judge.trials import fast_p
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import MISSION, TWELVE_CASES, Problem
@@ -149,10 +150,6 @@ def test_the_share_of_trials_that_are_right() -> None:
     verdict = judge_candidate(counts_to_ten, [CaseSpec("no trial", Problem(1, 1, 4, 32)), *specs], workers=1)
     right = sum(make_inputs(spec.problem, "normal", spec.seed or 0).q[0, 0, 0, 0] > 0 for spec in specs)
     assert 0 < right < 20
-    assert fast_p(verdict.cases) == right / 20
-    assert fast_p(verdict.cases, 1.5, [2.0] * 20) == right / 20
-    assert fast_p(verdict.cases, 1.5, [1.2] * 20) == 0.0
-    with pytest.raises(ValueError, match="speed-up for each of the 20 trials"):
-        fast_p(verdict.cases, 1.0)
-    assert fast_p(verdict.cases[:1]) is None
+    assert verdict.fast_0 == right / 20
+    assert replace(verdict, cases=verdict.cases[:1]).fast_0 is None
     assert verdict.status is Status.INCORRECT

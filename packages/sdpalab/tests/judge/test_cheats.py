@@ -23,7 +23,7 @@ NUMERICS = {
     "quantised": None,
     "normalise": "after",
 }
-BYSTANDER = CaseSpec("bystander", Problem(1, 2, 40, 64), seed=3)
+CONTROL = CaseSpec("control case", Problem(1, 2, 40, 64), seed=3)
 
 
 def judged_alone(spec: CaseSpec) -> Case:
@@ -34,12 +34,12 @@ def judged_alone(spec: CaseSpec) -> Case:
 
 @pytest.fixture(scope="module")
 def alone() -> Case:
-    return judged_alone(BYSTANDER)
+    return judged_alone(CONTROL)
 
 
 @pytest.fixture(scope="module")
 def cases(alone: Case) -> Iterator[dict[str, Case]]:
-    """One judgement of the whole catalogue, in order, by one worker as long as it lives; the bystander comes last."""
+    """One judgement of the whole catalogue, in order, by one worker while it lives; the control case comes last."""
     assert len(set(NAMES)) == len(NAMES)
     specs = [CaseSpec(name, Problem(1, 2, FIRST_SEQ + n, 64), seed=n) for n, name in enumerate(NAMES)]
     last = CaseSpec("honest after them all", Problem(1, 2, FIRST_SEQ + len(NAMES), 64))
@@ -49,7 +49,7 @@ def cases(alone: Case) -> Iterator[dict[str, Case]]:
     finally:
         del os.environ["SDPALAB_TEST_SECRET"]
     yield {case.name: case for case in verdict.cases}
-    assert judged_alone(BYSTANDER) == alone
+    assert judged_alone(CONTROL) == alone
 
 
 WRONG = (Status.INCORRECT, "")
@@ -138,7 +138,7 @@ def kernel(q, k, v, *, scale, causal):
 def test_a_callable_cannot_pretend_to_be_a_kernel(tmp_path: Path, alone: Case) -> None:
     file = tmp_path / "liar.py"
     file.write_text('ABOUT = {"device": "NVIDIA H200"}\n' + LIAR)
-    (case,) = judge_candidate(f"{file}:kernel", [BYSTANDER]).cases
+    (case,) = judge_candidate(f"{file}:kernel", [CONTROL]).cases
     assert case == alone
     assert "ptx_sha256" not in case.run
     assert str(case.run["device"]).startswith("cpu (torch")
@@ -163,4 +163,4 @@ def test_the_description_of_a_candidate_is_checked(tmp_path: Path, about: dict[s
     file = tmp_path / "liar.py"
     file.write_text(f"ABOUT = {about!r}\n" + LIAR)
     with pytest.raises(UserError, match=f"does not load: its process answered with a message that is none.*{words}"):
-        judge_candidate(f"{file}:kernel", [BYSTANDER])
+        judge_candidate(f"{file}:kernel", [CONTROL])

@@ -22,7 +22,7 @@ Runner = Callable[..., "subprocess.CompletedProcess[str]"]
 
 START = """
 from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota, describe
-process = GuardedProcess("sdpalab.judge.sandbox.worker", Quota(cpu_seconds=60), untrusted=True)
+process = GuardedProcess("sdpalab.judge.sandbox.candidate_server", Quota(cpu_seconds=60), untrusted=True)
 try:
     process.await_ready()
     print(describe(process.confinement, process.confined_by))
@@ -57,7 +57,7 @@ def test_root_has_namespaces_where_user_namespaces_are_refused() -> None:
 
 @pytest.mark.usefixtures("unconfined")
 def test_without_namespaces_it_says_why_and_that_builds_are_cold() -> None:
-    process = GuardedProcess("sdpalab.judge.sandbox.worker", Quota(cpu_seconds=60), untrusted=True)
+    process = GuardedProcess("sdpalab.judge.sandbox.candidate_server", Quota(cpu_seconds=60), untrusted=True)
     try:
         process.await_ready()
         assert process.confinement == "processes"

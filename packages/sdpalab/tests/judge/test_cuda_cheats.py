@@ -65,7 +65,7 @@ def test_who_comes_after_them_is_judged_as_if_alone(cases: dict[str, Case]) -> N
     assert case.run["ptx_sha256"] == alone.run["ptx_sha256"]
 
 
-VANDAL = """
+WRITES_TO_CACHES = """
 import contextlib, hashlib, os
 from pathlib import Path
 from cuda_candidates import right
@@ -96,33 +96,35 @@ def removes(q, k, v, *, scale, causal):
 
 
 @pytest.fixture
-def vandal(tmp_path: Path, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def writes_to_caches(tmp_path: Path, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A candidate that finds the user's cache, and forges what is in it, digests and all."""
     monkeypatch.syspath_prepend(str(FILE.parent))
-    file = tmp_path / "vandal.py"
-    file.write_text(VANDAL.format(cache=str(fresh_cache)))
+    file = tmp_path / "writes_to_caches.py"
+    file.write_text(WRITES_TO_CACHES.format(cache=str(fresh_cache)))
     return file
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "words"), [("forges", "forged 0"), ("removes", "removed 0")])
-def test_a_candidate_cannot_reach_the_build_of_another(vandal: Path, namespaces: None, name: str, words: str) -> None:
+def test_a_candidate_cannot_reach_the_build_of_another(
+    writes_to_caches: Path, namespaces: None, name: str, words: str
+) -> None:
     honest = judged(f"{HONEST}:right")
     assert honest.status is Status.PASSED
-    assert words in judged(f"{vandal}:{name}").reason
+    assert words in judged(f"{writes_to_caches}:{name}").reason
     assert judged(f"{HONEST}:right") == honest
-    assert all(stat.S_IMODE(os.stat(path).st_mode) for path in vandal.parent.rglob("kernel.ptx"))
+    assert all(stat.S_IMODE(os.stat(path).st_mode) for path in writes_to_caches.parent.rglob("kernel.ptx"))
 
 
 @pytest.mark.slow
-def test_without_namespaces_no_verdict_rests_on_the_cache(vandal: Path, unconfined: None) -> None:
+def test_without_namespaces_no_verdict_rests_on_the_cache(writes_to_caches: Path, unconfined: None) -> None:
     from sdpalab.compile import build
     from sdpalab.kernels.userfile import load_user_kernel
 
     kernel = load_user_kernel(f"{HONEST}:right")
     module = kernel.launch_plan(ONE.problem).steps[0].module
     before = build(module)
-    assert "forged 1" in judged(f"{vandal}:forges").reason
+    assert "forged 1" in judged(f"{writes_to_caches}:forges").reason
     assert build(module).ptx != before.ptx
     case = judged(f"{HONEST}:right")
     assert case.status is Status.PASSED

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from attention import output_of
 
 from sdpalab.bugs import Bug
 from sdpalab.bugs.catalogue import BUGS
@@ -17,7 +18,6 @@ from sdpalab.judge.diagnose.failure import Failure
 from sdpalab.judge.diagnose.hypotheses import Cause
 from sdpalab.judge.rule.evaluate import Judged, judge_output
 from sdpalab.judge.rule.numerics import UNDECLARED
-from sdpalab.judge.tensors import output_of
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
 

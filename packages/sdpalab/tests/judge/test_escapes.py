@@ -1,5 +1,5 @@
-"""Attempts of confined processes to get out, with the rights of a candidate and of the executor; started as a program,
-as a copy of the fork server, and by bubblewrap."""
+"""Attempts of confined processes to get out, with the rights of a candidate and of the plan server; started as
+a program, as a copy of the fork server, and by bubblewrap."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import pytest
 from refusing import refusing_guard
 
 from sdpalab.judge.cases import CaseSpec
+from sdpalab.judge.options import JudgeOptions
 from sdpalab.judge.sandbox import confinement, guarded
 from sdpalab.judge.sandbox.candidate import prepare
 from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota, fork_server
@@ -66,12 +67,12 @@ def way(request: pytest.FixtureRequest, namespaces: None, tmp_path_factory: pyte
         yield request.param
 
 
-@pytest.fixture(scope="module", params=["candidate", "executor"])
+@pytest.fixture(scope="module", params=["candidate", "plan server"])
 def confined(
     request: pytest.FixtureRequest, way: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Confined, Path | None]]:
     """A process with the rights of each of the two, and its cache."""
-    cache = tmp_path_factory.mktemp("cache") if request.param == "executor" else None
+    cache = tmp_path_factory.mktemp("cache") if request.param == "plan server" else None
     process = Confined(cache)
     yield process, cache
     process.close()
@@ -165,16 +166,15 @@ def test_the_kernel_limits_the_processes_of_an_ordinary_user(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("namespaces")
-def test_the_executor_of_a_judgement_is_confined_and_writes_to_a_cache_of_its_source_alone(
+def test_the_plan_server_of_a_judgement_is_confined_and_writes_to_a_cache_of_its_source_alone(
     root: Path, fresh_cache: Path
 ) -> None:
     file, problem = root / "examples" / "my_kernel.py", Problem(1, 1, 64, 64)
-    options = {"arch": None, "config": None, "timeout": 60.0}
-    processes = CandidateProcesses(prepare(str(file)), (problem,), **options)
+    processes = CandidateProcesses(prepare(str(file)), (problem,), JudgeOptions(timeout=60.0))
     try:
-        executor = processes._executor
-        assert executor is not None
-        assert executor.confinement == "namespaces"
+        process = processes._plan_process
+        assert process is not None
+        assert process.confinement == "namespaces"
     finally:
         processes.close()
     spec = CaseSpec("one", problem, "normal", 0)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attention import output_of
 from cuda_candidates import SOURCE, plan
 
 from sdpalab import judge
@@ -20,7 +21,6 @@ from sdpalab.judge.rule.limits import FACTORS
 from sdpalab.judge.rule.numerics import TF32_BITS, UNDECLARED, approximate_tanh
 from sdpalab.judge.rule.single import single_output, to_bits
 from sdpalab.judge.session import judge_candidate
-from sdpalab.judge.tensors import output_of
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import CudaKernel, Numerics
 from sdpalab.kernels.registry import KERNELS

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from attention import output_of
 
 from sdpalab import judge
 from sdpalab.bugs import Bug, alibi, lengths, masks, sinks
@@ -29,7 +30,6 @@ from sdpalab.judge.rule.yardstick import torch_output
 from sdpalab.judge.sandbox.callables import CallableRunner
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.stale import other_inputs
-from sdpalab.judge.tensors import output_of
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.kernels.plan import LaunchPlan

@@ -10,11 +10,11 @@ from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota
 
 PROBE = """
 import os, resource
-from sdpalab.judge.sandbox.wire import Channel, serve
+from sdpalab.judge.sandbox.wire import serve
 
 def main(read_fd, write_fd):
     said = {"address": resource.getrlimit(resource.RLIMIT_AS)[0], "gpu": os.environ.get("CUDA_VISIBLE_DEVICES", "")}
-    serve(Channel(read_fd, write_fd), lambda order, arrays: (said, {}))
+    serve(read_fd, write_fd, lambda order, arrays: (said, {}))
 """
 
 

@@ -80,7 +80,7 @@ def test_every_candidate_has_its_status(cases: dict[int, Case], name: str, statu
     assert (case.errors is None) == (status in (Status.BAD_OUTPUT, Status.CRASHED, Status.TIMED_OUT))
 
 
-def test_the_bystander_after_them_all_is_untouched_bit_for_bit(cases: dict[int, Case]) -> None:
+def test_the_control_case_after_them_all_is_untouched_bit_for_bit(cases: dict[int, Case]) -> None:
     case = cases[max(cases)]
     alone = judge_candidate(f"{FILE}:good", [CaseSpec(case.name, case.problem)]).cases[0]
     assert case.status is Status.PASSED

@@ -1,4 +1,4 @@
-"""Judging behind what is computed, and when a second set of processes pays."""
+"""Judging while the next case is computed, and when a second set of processes pays."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import pytest
 
 from sdpalab import Problem
 from sdpalab.judge import judge_candidate, pace
-from sdpalab.judge.pace import Behind, Pace
-from sdpalab.judge.sandbox import executor
+from sdpalab.judge.pace import BackgroundJudge, Pace
+from sdpalab.judge.sandbox import plan_server
 from sdpalab.judge.sandbox.guarded import GuardedProcess
 from sdpalab.judge.small_cases import CaseSpec
 
 
 def test_work_is_done_in_order_and_all_of_it() -> None:
     done: list[int] = []
-    with Behind() as behind:
+    with BackgroundJudge() as background:
         for n in range(10):
-            behind.submit(lambda n=n: done.append(n))  # type: ignore[misc]
+            background.submit(lambda n=n: done.append(n))  # type: ignore[misc]
     assert done == list(range(10))
 
 
@@ -34,12 +34,12 @@ def test_the_caller_goes_on_and_waits_where_too_much_is_left() -> None:
         gate.wait(10)
         done.append(n)
 
-    with Behind() as behind:
+    with BackgroundJudge() as background:
         for n in range(pace.MOST_BEHIND):
-            behind.submit(lambda n=n: work(n))  # type: ignore[misc]
+            background.submit(lambda n=n: work(n))  # type: ignore[misc]
         assert done == []
         threading.Timer(0.05, gate.set).start()
-        behind.submit(lambda: work(9))
+        background.submit(lambda: work(9))
         assert 0 in done
     assert done == [*range(pace.MOST_BEHIND), 9]
 
@@ -48,13 +48,13 @@ def test_an_exception_is_the_callers() -> None:
     def fail() -> None:
         raise ValueError("wrong")
 
-    with pytest.raises(ValueError, match="wrong"), Behind() as behind:
-        behind.submit(fail)
+    with pytest.raises(ValueError, match="wrong"), BackgroundJudge() as background:
+        background.submit(fail)
     done: list[int] = []
-    behind = Behind()
-    behind.submit(lambda: time.sleep(0.05))
-    behind.submit(lambda: done.append(1))
-    behind.__exit__(KeyError, KeyError(), None)
+    background = BackgroundJudge()
+    background.submit(lambda: time.sleep(0.05))
+    background.submit(lambda: done.append(1))
+    background.__exit__(KeyError, KeyError(), None)
     assert done == [], "what waits when the caller fails is not done"
 
 
@@ -123,7 +123,7 @@ def test_a_launch_gets_as_many_threads_as_it_may_use(
         options.update(given)
         return SimpleNamespace(run=lambda *_, **__: None)
 
-    monkeypatch.setattr(executor, "SimulatedExecutor", simulated)
+    monkeypatch.setattr(plan_server, "SimulatedExecutor", simulated)
     order = {"arch": "sm_89", "cache": ".", "watched": True, "max_steps": None, "numerics": "hardware", "poison": 0}
-    executor._PlanServer()._run({**order, "alone": alone}, cast(Any, None), (), {})
+    plan_server._PlanServer()._run({**order, "alone": alone}, cast(Any, None), (), {})
     assert options["workers"] == workers

@@ -26,8 +26,8 @@ from sdpalab.judge.rule.numerics import UNDECLARED, intended_output
 from sdpalab.judge.rule.yardstick import torch_output
 from sdpalab.judge.small_cases import CaseSpec, possible
 from sdpalab.judge.stale import other_inputs
+from sdpalab.judge.torch_backends import Backend, backend_output
 from sdpalab.judge.verdict import Status
-from sdpalab.judge.witness import Backend, witness_output
 from sdpalab.kernels.kernel import Numerics, Quantisation
 from sdpalab.problem import Problem
 
@@ -123,10 +123,10 @@ def test_non_finite_keys_that_a_row_may_see_are_not_judged_as_before() -> None:
 
 
 @pytest.mark.parametrize("backend", [Backend.MATH, Backend.FLASH])
-def test_witnesses_get_zeros(backend: Backend) -> None:
+def test_torch_backends_get_zeros(backend: Backend) -> None:
     inputs = make_inputs(PADDED)
     scoring: Any = PADDED.scoring_with(inputs.arrays)
-    assert np.isfinite(witness_output(*inputs.qkv, backend=backend, **scoring)).all()
+    assert np.isfinite(backend_output(*inputs.qkv, backend=backend, **scoring)).all()
 
 
 @pytest.mark.parametrize(

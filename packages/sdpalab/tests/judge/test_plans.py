@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from sdpalab.compile import Build, Cache, build
 from sdpalab.compile import completed as with_launch_values
 from sdpalab.errors import UserError
-from sdpalab.judge.sandbox.executor import _PlanServer
+from sdpalab.judge.sandbox.plan_server import _PlanServer
 from sdpalab.judge.sandbox.plans import PlanError, SentPlan, read_plan, send_plan
 from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, PtxSource, TiledMap, problem_buffers
@@ -89,7 +89,7 @@ def test_a_build_with_the_machine_code_of_another_program_is_refused() -> None:
     data["steps"][0]["code"] = fields
     with pytest.raises(PlanError, match=r"steps.0.launch.code"):
         read_plan(json.dumps(data).encode(), BUFFERS)
-    with pytest.raises(ValidationError):  # the executor reads what the judge sends by the same schema
+    with pytest.raises(ValidationError):  # the plan server reads what the judge sends by the same schema
         SentPlan.model_validate_json(json.dumps(data))
 
 
@@ -220,7 +220,7 @@ def test_the_log_sum_exp_is_there_as_declared_or_not_at_all() -> None:
 
 
 class Loads:
-    """Stands for the GPU of an executor: keeps the builds that it would load."""
+    """Stands for the GPU of a plan server: keeps the builds that it would load."""
 
     def __init__(self) -> None:
         self.loaded: list[Build] = []
@@ -230,7 +230,7 @@ class Loads:
         return RunResult({"o": np.zeros(1)}, "GPU", tuple(build.ptx_sha256 for build in builds), (), ())
 
 
-def test_the_executor_loads_what_it_assembled_from_the_ptx_that_it_digests(tmp_path: Path) -> None:
+def test_the_plan_server_loads_what_it_assembled_from_the_ptx_that_it_digests(tmp_path: Path) -> None:
     server = _PlanServer()
     server._gpu = gpu = Loads()  # type: ignore[assignment]
     order = {"do": "run", "arch": "sm_89", "cache": str(tmp_path), "poison": 0, "watched": False}

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from attention import output_of
 from planted_executors import InlineExecutor
 
 from sdpalab import cli
@@ -29,7 +30,6 @@ from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.rule.relations import RELATIONS, broken_relation
 from sdpalab.judge.session import judge_candidate
-from sdpalab.judge.tensors import output_of
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
 

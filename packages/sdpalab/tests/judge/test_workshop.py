@@ -109,6 +109,6 @@ def test_what_stops_a_run_is_raised_here(foreign_kernel: SandboxedKernel) -> Non
 def test_an_answer_that_is_none_is_the_failure_of_the_machine(
     foreign_kernel: SandboxedKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(foreign_kernel.workshop, "_arrays", lambda *_: {"kernel.ptx": b""})
+    monkeypatch.setattr(foreign_kernel.workshop, "_ask", lambda *_: {"kernel.ptx": b""})
     with pytest.raises(MachineError, match="sent no result"):
         foreign_kernel.workshop.simulate(foreign_kernel.launch_plan(PROBLEM), [], {}, "sm_89", 0, {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sdpalab.compile import build
-from sdpalab.kernels.equivalent import MOST_FLOPS, equivalent_small, modules_of
+from sdpalab.kernels.equivalent import MOST_FLOPS, modules_of, problem_with_same_code
 from sdpalab.kernels.kernel import Config, CudaKernel
 from sdpalab.kernels.ladder import ladder_launch
 from sdpalab.kernels.plan import Launch
@@ -41,7 +41,7 @@ def test_every_shipped_kernel_has_a_small_problem_with_the_code_of_a_large_one(
     kernel = KERNELS[name]
     if kernel.reject_reason(problem) is not None:
         return
-    equivalent = equivalent_small(kernel, None, problem, sms=sms)
+    equivalent = problem_with_same_code(kernel, None, problem, sms=sms)
     small = equivalent.problem
     assert small is not None, equivalent.reason
     assert small.flops <= MOST_FLOPS
@@ -64,7 +64,7 @@ def test_every_shipped_kernel_has_a_small_problem_with_the_code_of_a_large_one(
     ],
 )
 def test_on_an_h200_they_are_as_cheap_as_what_was_found_by_hand(name: str, problem: Problem, like: Problem) -> None:
-    small = equivalent_small(KERNELS[name], None, problem, sms=132).problem
+    small = problem_with_same_code(KERNELS[name], None, problem, sms=132).problem
     assert small is not None
     assert small.flops <= like.flops
     codes = [
@@ -76,7 +76,7 @@ def test_on_an_h200_they_are_as_cheap_as_what_was_found_by_hand(name: str, probl
 
 def test_a_small_problem_stands_for_itself_where_nothing_is_cheaper() -> None:
     one = Problem(1, 1, 16, 64)
-    assert equivalent_small(KERNELS["flash"], None, one).problem == one
+    assert problem_with_same_code(KERNELS["flash"], None, one).problem == one
 
 
 def _by_length(macro: str) -> CudaKernel:
@@ -89,16 +89,16 @@ def _by_length(macro: str) -> CudaKernel:
 
 
 def test_where_there_is_none_it_says_so() -> None:
-    equivalent = equivalent_small(_by_length("SEQ_KV"), None, Problem(1, 64, 16384, 64))
+    equivalent = problem_with_same_code(_by_length("SEQ_KV"), None, Problem(1, 64, 16384, 64))
     assert equivalent.problem is None
     assert equivalent.reason == (
         "no problem of at most 4.3 GFLOP that was tried runs the code that rigid has for 1x64x16384x64"
     )
     # One with as many keys, and fewer queries and heads, is small enough here.
-    small = equivalent_small(_by_length("SEQ_KV"), None, Problem(1, 64, 4096, 128)).problem
+    small = problem_with_same_code(_by_length("SEQ_KV"), None, Problem(1, 64, 4096, 128)).problem
     assert small == Problem(1, 1, 128, 128, seq_kv=4096)
 
 
 def test_what_the_kernel_refuses_is_refused() -> None:
     with pytest.raises(Exception, match="supports head_dim 32, 64 or 128, not 96"):
-        equivalent_small(KERNELS["flash"], None, MISSION.with_(head_dim=96, scale=None))
+        problem_with_same_code(KERNELS["flash"], None, MISSION.with_(head_dim=96, scale=None))

@@ -25,7 +25,12 @@ JUDGE, JOBS = "sdpalab.judge.session", "sdpalab.jobs.kinds"
 DECIDES = (
     *("problem.py", "scoring.py", "record.py", "inputs/kinds.py", "inputs/__init__.py", "kernels/flash.py"),
     *("kernels/stream_k.py", "kernels/triton_flash.py", "kernels/declarations.py", "kernels/registry.py"),
-    *("judge/sandbox/executor.py", "judge/sandbox/worker.py", "judge/rule/evaluate.py", "judge/__init__.py"),
+    *(
+        "judge/sandbox/plan_server.py",
+        "judge/sandbox/candidate_server.py",
+        "judge/rule/evaluate.py",
+        "judge/__init__.py",
+    ),
     "run/gpu.py",
 )
 DECIDES_BELOW = ("gpus.py", "gpus.json", "build/options.py", "semantics/wmma.py", "engine/__init__.py")
@@ -67,9 +72,9 @@ def test_a_job_rests_on_the_model_and_the_gates_too(package: Path) -> None:
 PROCESSES = """
 import json, sys
 import sdpalab.judge.session
-import sdpalab.judge.sandbox.executor, sdpalab.judge.sandbox.worker, sdpalab.judge.sandbox.kernel_server
+import sdpalab.judge.sandbox.plan_server, sdpalab.judge.sandbox.candidate_server
 from sdpalab.kernels.registry import KERNELS
-from sdpalab.judge.session import judge
+from sdpalab.judge import judge
 list(KERNELS.items())
 assert judge("scalar", [sdpalab.Problem(1, 1, 9, 32)], claims=False).passed
 own = [module for name, module in sys.modules.items() if name.startswith(("sdpalab.", "warpsan."))]

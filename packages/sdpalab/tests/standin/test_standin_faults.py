@@ -116,7 +116,7 @@ known = json.load(open(settings))
 specs = [CaseSpec(name, Problem(1, 1, 9, 32), "normal", seed) for seed, name in enumerate(("one", "two"))]
 report = []
 for place in range(1, int(os.environ["CALLS"]) + 1):
-    fault = {"nth": place, "result": 2, "process": "sdpalab.judge.sandbox.executor", "once": f"{settings}.{place}"}
+    fault = {"nth": place, "result": 2, "process": "sdpalab.judge.sandbox.plan_server", "once": f"{settings}.{place}"}
     json.dump({**known, "faults": [fault]}, open(settings, "w"))
     try:
         verdict = judge_candidate(kernels + ":right", specs, device="gpu", workers=1)
@@ -129,7 +129,7 @@ print(json.dumps(report))
 
 @pytest.mark.slow
 def test_each_call_of_a_judgement_fails_without_a_traceback(standin: StandIn) -> None:
-    """A call that fails in the executor's process: no verdict on the kernel, and the case behind it passes."""
+    """A call that fails in the plan server: no verdict on the kernel, and the case behind it passes."""
     kernels = Path(__file__).parents[1] / "judge" / "cuda_candidates.py"
     settings = standin.folder / "standin.json"
     env = {"SETTINGS": str(settings), "KERNELS": str(kernels)}

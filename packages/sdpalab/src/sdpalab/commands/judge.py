@@ -222,7 +222,6 @@ def _print_properties(console: Console, verdict: Verdict) -> None:
     """Print further properties of the cases, one line each."""
     from sdpalab.judge.agreement import Agreement
     from sdpalab.judge.rule.relations import RELATIONS
-    from sdpalab.judge.trials import fast_p
 
     print_set_aside(console, next((case.run["set_aside"] for case in verdict.cases if "set_aside" in case.run), ""))
     if verdict.confinement != "processes":  # shown beside the outcome otherwise
@@ -232,10 +231,9 @@ def _print_properties(console: Console, verdict: Verdict) -> None:
     console.print(
         f"original contract ({contract}): met by {within_contract} of {judged} cases; not part of the verdict"
     )
-    share = fast_p(verdict.cases)
-    if share is not None:
+    if verdict.fast_0 is not None:
         trials = sum(bool(case.run.get("trial")) for case in verdict.cases)
-        console.print(f"trials: fast_0 = {share:.2f} over {trials} hidden seeds (not timed, so no fast_1)")
+        console.print(f"trials: fast_0 = {verdict.fast_0:.2f} over {trials} hidden seeds (not timed, so no fast_1)")
     for relation in RELATIONS.values():
         differ = [
             related["elements_that_differ"]

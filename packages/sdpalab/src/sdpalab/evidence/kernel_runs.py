@@ -23,7 +23,7 @@ from sdpalab.problem import Problem
 if TYPE_CHECKING:
     from sdpalab.compile.building import BuiltStep
     from sdpalab.evidence import BuiltModule
-    from sdpalab.judge.judgement import Store
+    from sdpalab.judge.options import Store
     from sdpalab.run import GpuExecutor
 
 __all__ = ["CaseStarted", "Event", "JudgeRequest", "KernelOutcome", "KernelRun", "judged_side_by_side"]
@@ -184,7 +184,7 @@ def judged_side_by_side(subjects: Sequence[JudgedKernel], request: JudgeRequest)
     def work(subject: JudgedKernel, put: Put) -> KernelOutcome:
         return _judged(subject, request, put, turn=turn, interrupt=interrupt, workers=workers, seeds=seeds)
 
-    with interrupt.heard(), ThreadPoolExecutor(threads) as pool:
+    with interrupt.installed(), ThreadPoolExecutor(threads) as pool:
         try:
             yield [KernelRun(subject, work, pool) for subject in subjects]
         except BaseException:

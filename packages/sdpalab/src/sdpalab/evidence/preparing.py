@@ -68,14 +68,14 @@ def prepare(subject: JudgedKernel, gpu: GpuExecutor | None, large: Sequence[Prob
     """
     from sdpalab.compile.building import build_kernel
     from sdpalab.judge.cases import cases_for
-    from sdpalab.judge.covering import covering_cases
+    from sdpalab.judge.same_code import cases_with_same_code
 
     kernel, specs = subject.kernel, cases_for("quick")
     if kernel is None:
         return PreparedKernel(gpu.arch if gpu else None, specs)
     arch = gpu.arch if gpu else kernel.default_arch
     sms = gpu.sms if gpu else default_sms(arch)
-    covering = covering_cases(kernel, None, large, sms=sms)
+    covering = cases_with_same_code(kernel, None, large, sms=sms)
     specs = (*specs, *covering.specs)
     # Further claims are judged, but neither shown nor checked by the static gate.
     asked = {spec.problem for spec in specs if not spec.claim}

@@ -16,7 +16,7 @@ from sdpalab.evidence.kept import KeptRecord, SampledRecord, check_writable, kee
 from sdpalab.evidence.proven import exactness_reason
 from sdpalab.inputs import TIMED_KINDS, make_inputs
 from sdpalab.judge.cases import LEVELS, cases_for
-from sdpalab.judge.covering import covering_cases
+from sdpalab.judge.same_code import cases_with_same_code
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels import equivalent
 from sdpalab.kernels.kernel import Kernel
@@ -304,7 +304,7 @@ def _judge(
     large = [problem for problem, judged in small.items() if judged != problem]
     specs = [
         *cases_for(level, small.values(), seed=seed),
-        *covering_cases(kernel, None, large, sms=machine.sms).specs,
+        *cases_with_same_code(kernel, None, large, sms=machine.sms).specs,
     ]
     try:
         with watch.judging(kernel.name) as (on_start, progress):
@@ -343,7 +343,7 @@ def small_ones(problems: Sequence[Problem], kernel: Kernel, sms: int) -> dict[Pr
     judged_on = {}
     for problem in problems:
         large = problem.flops > equivalent.MOST_FLOPS
-        other = equivalent.equivalent_small(kernel, None, problem, sms=sms).problem if large else None
+        other = equivalent.problem_with_same_code(kernel, None, problem, sms=sms).problem if large else None
         judged_on[problem] = other or problem
     return judged_on
 

@@ -16,7 +16,7 @@ from sdpalab.evidence.kernel_runs import JudgeRequest, KernelOutcome, KernelRun,
 from sdpalab.evidence.preparing import JudgedKernel, judged_kernel
 from sdpalab.evidence.signing import private_key
 from sdpalab.evidence.user_source import user_files
-from sdpalab.judge.covering import LARGE_PROBLEMS
+from sdpalab.judge.same_code import LARGE_PROBLEMS
 from sdpalab.judge.sandbox.guarded import fork_server
 from sdpalab.kernels import registry
 from sdpalab.kernels.userfile import is_user_file

@@ -17,14 +17,14 @@ from sdpalab.jobs.dispatch import run_jobs
 from sdpalab.jobs.job import Executor, Job, JobResult, is_remote
 from sdpalab.judge.cases import CaseSpec
 from sdpalab.judge.layouts import Layout
+from sdpalab.judge.options import CASE_SECONDS, JudgeOptions
 from sdpalab.judge.recorded import Recorded, Recording
 from sdpalab.judge.sandbox.candidate import source_of
-from sdpalab.judge.session import CASE_SECONDS, NoCaseSuits, described, judge_candidate, judge_recorded
+from sdpalab.judge.session import NoCaseSuits, described, judge_candidate, judge_recorded
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.userfile import absolute_spec
 from sdpalab.problem import Problem
 from sdpalab.record import RECORD
-from warpsan import DEFAULT_NUMERICS
 
 __all__ = ["CASES_OF_A_JOB", "JudgedCases", "include_dirs_in", "judge_by_jobs", "judge_job", "same_source", "source_of"]
 
@@ -39,6 +39,8 @@ class JudgedCases(BaseModel):
     answers: list[Recorded] | None = None
 
 
+SENT = ("device", "arch", "sms", "config", "level", "seed", "timeout", "max_steps", "numerics", "until_failure")
+"""Options that are sent to a worker as they are."""
 CASES_OF_A_JOB = 8
 """Cases per job: the start of a candidate's processes takes about 2 s, and a case 0.1 to 0.5 s."""
 
@@ -64,20 +66,8 @@ def judge_by_jobs(
     kernel: str,
     specs: Sequence[CaseSpec],
     *,
-    device: str = "auto",
-    arch: str | None = None,
-    sms: int | None = None,
-    config: Mapping[str, str] | None = None,
-    level: str = "quick",
-    seed: int = 0,
-    timeout: float | None = None,
-    max_steps: int | None = None,
-    numerics: str = DEFAULT_NUMERICS,
-    until_failure: bool = False,
-    include_dirs: Sequence[Path] = (),
-    progress: Callable[[Case], None] | None = None,
-    on_start: Callable[[str, int], None] | None = None,
     on_end: Callable[[str], None] | None = None,
+    **options: Any,
 ) -> Verdict:
     """:func:`sdpalab.judge.session.judge_candidate` on an executor's workers.
 
@@ -85,16 +75,14 @@ def judge_by_jobs(
     ----------
     kernel : str
         A registry name, or ``FILE.py[:NAME]`` under a path that each worker has, with the same content.
-    device, arch, sms, config, level, seed, timeout, max_steps, numerics
-        As for :func:`sdpalab.judge.session.judge_candidate`.
-    until_failure : bool
-        Stop each job at its first case that fails.
-    include_dirs : sequence of Path
-        Folders for ``#include``, which each worker has under the same absolute path, with the same content.
-    progress : callable, optional
-        Called with each finished Case, in the order of the jobs' ends.
-    on_start, on_end : callable, optional
-        Called with a job's description and the number of all cases, at its submission and at its end.
+    on_end : callable, optional
+        Called with a job's description at its end.
+    **options
+        The options of :data:`SENT`, ``include_dirs``, ``progress`` and ``on_start`` of
+        :class:`sdpalab.judge.options.JudgeOptions`. Each worker has the folders of ``include_dirs`` under the same
+        absolute paths, with the same content. ``until_failure`` stops each job at its first case that fails;
+        ``progress`` is called in the order of the jobs' ends, and ``on_start`` with a job's description at its
+        submission.
 
     Returns
     -------
@@ -110,22 +98,15 @@ def judge_by_jobs(
     MachineError
         If no job ended.
     """
+    chosen = JudgeOptions(**options)
     if not specs:
         raise UserError("there is no problem to judge")
     shared = {
+        **{name: getattr(chosen, name) for name in SENT},
+        "config": dict(chosen.config) if chosen.config else None,
         "kernel": absolute_spec(kernel),
-        "source": source_of(kernel, include_dirs),
-        "include_dirs": [str(folder) for folder in include_dirs],
-        "device": device,
-        "arch": arch,
-        "sms": sms,
-        "config": dict(config) if config else None,
-        "level": level,
-        "seed": seed,
-        "timeout": timeout,
-        "max_steps": max_steps,
-        "numerics": numerics,
-        "until_failure": until_failure,
+        "source": source_of(kernel, chosen.include_dirs),
+        "include_dirs": [str(folder) for folder in chosen.include_dirs],
     }
     shares = [specs[first : first + CASES_OF_A_JOB] for first in range(0, len(specs), CASES_OF_A_JOB)]
     inputs: list[dict[str, Any]] = [
@@ -139,7 +120,7 @@ def judge_by_jobs(
     ]
     about: Mapping[str, Any] | None = None
     if is_remote(executor):
-        about = described(kernel, [spec.problem for spec in specs], arch=arch, sms=sms, config=config)
+        about = described(kernel, [spec.problem for spec in specs], replace(chosen, device="auto", timeout=None))
     verdicts: dict[int, Verdict] = {}
     lost: dict[int, list[Case]] = {}
 
@@ -148,8 +129,8 @@ def judge_by_jobs(
         return f"job {number + 1} of {len(shares)} ({shares[number][0].name}{f' and {more} more' if more else ''})"
 
     def started(job: Job) -> None:
-        if on_start is not None:
-            on_start(name_of(job.number), len(specs))
+        if chosen.on_start is not None:
+            chosen.on_start(name_of(job.number), len(specs))
 
     def derived(number: int, answers: Sequence[Any] | None) -> Verdict | None:
         """The verdict derived from the recorded answers of a worker; None if none of the cases suits the kernel."""
@@ -182,11 +163,11 @@ def judge_by_jobs(
                 return
             verdicts[result.number] = part if isinstance(part, Verdict) else Verdict.from_dict(part)
             cases = list(verdicts[result.number].cases)
-        for case in cases if progress else ():
-            assert progress is not None
-            progress(case)
+        for case in cases if chosen.progress else ():
+            assert chosen.progress is not None
+            chosen.progress(case)
 
-    seconds = 60.0 + (timeout or CASE_SECONDS) * CASES_OF_A_JOB
+    seconds = 60.0 + (chosen.timeout or CASE_SECONDS) * CASES_OF_A_JOB
     results = run_jobs(executor, jobs_of("judge", inputs, seconds), started=started, finished=ended)
     if about is not None:  # last: this process receives no answers while it judges
         for result in results:
@@ -200,7 +181,7 @@ def judge_by_jobs(
     cases = [case for number in sorted(by_job) for case in by_job[number]]
     unjudged = tuple(name for number in sorted(verdicts) for name in verdicts[number].unjudged)
     algebra = tuple(each for number in sorted(verdicts) for each in verdicts[number].algebra)
-    return replace(first, cases=tuple(_one_witnessed(cases)), unjudged=unjudged, algebra=algebra)
+    return replace(first, cases=tuple(_one_compared(cases)), unjudged=unjudged, algebra=algebra)
 
 
 def judge_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,13 +209,13 @@ def _not_judged(spec: CaseSpec, reason: str) -> Case:
     return Case(spec.name, spec.problem, spec.inputs, spec.seed or 0, Status.INFRA_ERROR, reason)
 
 
-def _one_witnessed(cases: Sequence[Case]) -> list[Case]:
-    """Restrict the witnesses to the largest problem, as in a judgement in one piece; each job computes some."""
-    witnessed = [case for case in cases if case.run.get("witnesses")]
-    chosen = max(witnessed, key=lambda case: case.problem.scores, default=None)
+def _one_compared(cases: Sequence[Case]) -> list[Case]:
+    """Keep the distances from torch backends of the largest problem only, as a judgement in one piece."""
+    compared = [case for case in cases if case.run.get("witnesses")]
+    chosen = max(compared, key=lambda case: case.problem.scores, default=None)
     return [
         replace(case, run={name: value for name, value in case.run.items() if name != "witnesses"})
-        if case in witnessed and case is not chosen
+        if case in compared and case is not chosen
         else case
         for case in cases
     ]

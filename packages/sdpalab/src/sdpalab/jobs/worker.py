@@ -6,7 +6,6 @@ Workers of other executors also call :func:`answer`.
 from __future__ import annotations
 
 import os
-import signal
 import traceback
 from collections.abc import Mapping
 from typing import Any
@@ -22,9 +21,7 @@ STICKY_EXIT = 75
 def main(read_fd: int, write_fd: int) -> None:
     """Serve one executor until it closes the wire."""
     from sdpalab.judge.sandbox.guarded import fork_server
-    from sdpalab.judge.sandbox.wire import Channel, serve
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    from sdpalab.judge.sandbox.wire import serve
 
     def reply(order: Mapping[str, Any], arrays: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         if order["cache"]:
@@ -32,7 +29,7 @@ def main(read_fd: int, write_fd: int) -> None:
         return answer(order["kind"], order["inputs"], order["code"]), {}
 
     with fork_server():  # a job may judge, and a worker runs many jobs
-        serve(Channel(read_fd, write_fd), reply)
+        serve(read_fd, write_fd, reply)
 
 
 def answer(kind: str, inputs: Mapping[str, Any], code: str) -> dict[str, Any]:

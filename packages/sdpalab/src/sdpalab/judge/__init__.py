@@ -18,14 +18,16 @@ from sdpalab.judge.verdict import Case, Errors, Limits, Status, Verdict
 
 if TYPE_CHECKING:
     from sdpalab.judge.cases import CaseSpec, quick_cases, twelve_cases
+    from sdpalab.judge.options import JudgeOptions, Store
     from sdpalab.judge.sandbox.candidate import Candidate
-    from sdpalab.judge.session import Store, judge_candidate
+    from sdpalab.judge.session import judge_candidate
     from sdpalab.problem import Problem
 
 __all__ = [
     "Case",
     "CaseSpec",
     "Errors",
+    "JudgeOptions",
     "Limits",
     "Status",
     "Store",
@@ -40,7 +42,8 @@ _HOME = {
     "CaseSpec": "cases",
     "quick_cases": "cases",
     "twelve_cases": "cases",
-    "Store": "session",
+    "JudgeOptions": "options",
+    "Store": "options",
     "judge_candidate": "session",
 }
 
@@ -54,10 +57,46 @@ def judge(
     seed: int = 0,
     claims: bool = True,
 ) -> Verdict:
-    """Judge a kernel; see :func:`sdpalab.judge.session.judge`."""
-    from sdpalab.judge import session
+    """Judge a kernel: run it in a separate process and compare its outputs with float64.
 
-    return session.judge(kernel, problems, device=device, level=level, seed=seed, claims=claims)
+    Parameters
+    ----------
+    kernel : str, CudaKernel or callable
+        A registry name, ``FILE.py:NAME`` or ``FILE.py``, a CudaKernel, or ``fn(q, k, v, *, scale, causal) -> out`` on
+        torch CPU tensors [B, H, S, D] of the problem's dtype, with further parameters for further features
+        (:data:`sdpalab.judge.parameters.PARAMETERS`).
+    problems : iterable of Problem, optional
+        Problems to judge. Default: the twelve cases, and one with a hidden seed for each of their shapes. Probes, edges
+        and relations are added (:mod:`sdpalab.judge.cases`).
+    device : {"auto", "sim", "cpu", "gpu"}
+        ``sim``: the simulator, for kernels that the lab builds; ``gpu``: the GPU, for these; ``cpu``: torch on the CPU,
+        for callables; ``auto``: the simulator or the CPU, so that a verdict does not depend on the machine.
+    level : {"quick", "full"}
+        ``quick`` takes about a minute, ``full`` many minutes.
+    seed : int
+        Public seed of the inputs for ``problems``; the twelve cases have their own.
+    claims : bool
+        Whether the kernel is also judged on small problems beyond the request that it claims to support, for example
+        with a causal mask (:mod:`sdpalab.judge.claims`). :attr:`Verdict.covers` lists the judged features.
+
+    Returns
+    -------
+    Verdict
+        A kernel that crashes, hangs or cheats gets a status; it raises no exception here.
+
+    Raises
+    ------
+    UserError
+        If the request is invalid: an unknown kernel, a file that does not load, an unsupported problem, source that
+        does not compile, an unknown device or level.
+    MachineError
+        If no worker process can be started.
+    """
+    from sdpalab.judge.cases import cases_for
+    from sdpalab.judge.session import judge_candidate
+
+    specs = cases_for(level, problems, seed=seed, claims=claims)
+    return judge_candidate(kernel, specs, device=device, level=level, seed=seed)
 
 
 def __getattr__(name: str) -> Any:
@@ -72,8 +111,7 @@ def __getattr__(name: str) -> Any:
 class _CallableModule(ModuleType):
     """The type of this package."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Verdict:
-        return judge(*args, **kwargs)
+    __call__ = staticmethod(judge)
 
 
 sys.modules[__name__].__class__ = _CallableModule

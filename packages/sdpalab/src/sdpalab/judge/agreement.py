@@ -1,6 +1,6 @@
 """Distances of a kernel from each torch attention backend and from float64, and of the backends from each other.
 
-The agreement is not part of the verdict, which depends on float64 alone. It distinguishes a changed witness from a
+The agreement is not part of the verdict, which depends on float64 alone. It distinguishes a changed backend from a
 broken kernel: if a new torch differs from a kernel that agrees with float64, torch has changed.
 """
 
@@ -15,18 +15,18 @@ from pydantic.dataclasses import dataclass
 
 from sdpalab.inputs import Inputs
 from sdpalab.judge.rule.references import references_of
-from sdpalab.judge.witness import BACKENDS, WitnessUnavailable, witness_device
+from sdpalab.judge.torch_backends import BACKENDS, BackendUnavailable, backend_device
 from sdpalab.problem import Problem
 from sdpalab.record import RECORD, JsonRecord
 
-__all__ = ["Agreement", "Testimony", "agreement"]
+__all__ = ["Agreement", "BackendError", "agreement"]
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, config=RECORD)
-class Testimony(JsonRecord):
-    """One witness: the backend's name, and the relative L2 distances of its output."""
+class BackendError(JsonRecord):
+    """Name of a torch backend, and the relative L2 distances of its output."""
 
     backend: str
     from_float64: float
@@ -35,21 +35,21 @@ class Testimony(JsonRecord):
 
 @dataclass(frozen=True, config=RECORD)
 class Agreement(JsonRecord):
-    """Distances between a kernel, the witnesses and float64 on one case.
+    """Distances between a kernel, torch backends and float64 on one case.
 
     Every distance is ||a - b|| / ||reference|| over the judged rows.
 
     Attributes
     ----------
     torch : str
-        Version of the torch whose backends are the witnesses.
+        Version of torch.
     device : {"cpu", "cuda"}
         Device of the backends.
     kernel_from_float64 : float
-    witnesses : tuple of Testimony
+    witnesses : tuple of BackendError
         Backends of this torch on the device that support these inputs, at least one.
     apart : float
-        The largest distance between two witnesses; 0 if there is only one.
+        The largest distance between two backends; 0 if there is only one.
     """
 
     derived = ("best",)
@@ -57,28 +57,30 @@ class Agreement(JsonRecord):
     torch: str
     device: str
     kernel_from_float64: float
-    witnesses: tuple[Testimony, ...]
+    witnesses: tuple[BackendError, ...]
     apart: float
 
     @property
-    def nearest(self) -> Testimony:
-        """The witness nearest to the kernel."""
-        return min(self.witnesses, key=lambda witness: witness.from_kernel)
+    def nearest(self) -> BackendError:
+        """The backend nearest to the kernel."""
+        return min(self.witnesses, key=lambda backend: backend.from_kernel)
 
     @property
     def best(self) -> str:
-        """Name of the nearest witness."""
+        """Name of the nearest backend."""
         return self.nearest.backend
 
     def lines(self, case: str) -> tuple[str, ...]:
         """Text lines for a terminal."""
         shown = [
-            f"  torch {witness.backend}: {witness.from_float64:.1e} from float64, {witness.from_kernel:.1e} from it"
-            for witness in self.witnesses
+            f"  torch {backend.backend}: {backend.from_float64:.1e} from float64, {backend.from_kernel:.1e} from it"
+            for backend in self.witnesses
         ]
         on = f"torch {self.torch} on {self.device}"
-        head = f"witnesses on {case}, relative L2: this kernel is {self.kernel_from_float64:.1e} from float64 ({on})"
-        others = f"; the witnesses are up to {self.apart:.1e} apart" if len(self.witnesses) > 1 else ""
+        head = (
+            f"torch backends on {case}, relative L2: this kernel is {self.kernel_from_float64:.1e} from float64 ({on})"
+        )
+        others = f"; the backends are up to {self.apart:.1e} apart" if len(self.witnesses) > 1 else ""
         return (head, *shown, f"  it agrees best with torch {self.best}{others}; not part of the verdict")
 
 
@@ -99,7 +101,7 @@ def agreement(problem: Problem, inputs: Inputs, out: Array) -> Agreement | None:
     """
     import torch
 
-    device = witness_device()
+    device = backend_device()
     references = references_of(problem, inputs)
     reference = references.reference
     judged = ~np.isnan(reference).any(axis=-1)
@@ -111,8 +113,8 @@ def agreement(problem: Problem, inputs: Inputs, out: Array) -> Agreement | None:
     outputs: dict[str, Array] = {}
     for backend in BACKENDS[device]:
         try:
-            output = references.witness(backend, device)
-        except WitnessUnavailable:
+            output = references.backend_output(backend, device)
+        except BackendUnavailable:
             continue
         if np.isfinite(output[judged]).all():
             outputs[backend.value] = output
@@ -123,7 +125,7 @@ def agreement(problem: Problem, inputs: Inputs, out: Array) -> Agreement | None:
         device=device,
         kernel_from_float64=distance(out, reference),
         witnesses=tuple(
-            Testimony(backend, distance(output, reference), distance(output, out))
+            BackendError(backend, distance(output, reference), distance(output, out))
             for backend, output in outputs.items()
         ),
         apart=max((distance(one, other) for one, other in combinations(outputs.values(), 2)), default=0.0),

@@ -34,7 +34,7 @@ class Interrupt:
         self._actions: list[Callable[[], None]] = []
 
     @contextlib.contextmanager
-    def heard(self) -> Iterator[None]:
+    def installed(self) -> Iterator[None]:
         """Context in which Ctrl-C triggers this interrupt.
 
         The handler is not installed outside the main thread, or if another handler is installed.
@@ -50,7 +50,7 @@ class Interrupt:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     @contextlib.contextmanager
-    def calls(self, action: Callable[[], None]) -> Iterator[None]:
+    def on_interrupt(self, action: Callable[[], None]) -> Iterator[None]:
         """Context in which the interrupt calls ``action`` from the main thread; at once if it has happened already."""
         self._actions.append(action)
         if self.happened:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
-import math
 import os
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,62 +20,33 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.inputs import Inputs, with_forward
 from sdpalab.judge.agreement import agreement
 from sdpalab.judge.algebra.outcome import AlgebraCase
-from sdpalab.judge.algebra.stage import algebra_case, drawn
+from sdpalab.judge.algebra.stage import algebra_case, algebra_problems, drawn
 from sdpalab.judge.case_inputs import case_inputs
 from sdpalab.judge.claims import claimed_by
 from sdpalab.judge.interrupt import Interrupt, wait_for
 from sdpalab.judge.layouts import Layout
-from sdpalab.judge.pace import Behind, Pace
+from sdpalab.judge.options import JudgeOptions
+from sdpalab.judge.pace import BackgroundJudge, Pace
 from sdpalab.judge.rule.evaluate import Evidence, declared_numerics, evaluate
-from sdpalab.judge.rule.numerics import check_numerics
 from sdpalab.judge.rule.relations import RELATIONS, broken_relation
-from sdpalab.judge.sandbox.isolation import CandidateDied
+from sdpalab.judge.sandbox.isolation import CandidateDied, CandidateProcesses
 from sdpalab.judge.sandbox.plans import SentPlan
+from sdpalab.judge.selection import suitable_cases
 from sdpalab.judge.small_cases import CaseSpec
 from sdpalab.judge.stale import other_inputs
 from sdpalab.judge.verdict import Case, Status, Verdict
-from sdpalab.kernels.kernel import Numerics
-from sdpalab.problem import EXTRAS, Problem
+from sdpalab.problem import Problem
 from warpsan.host import usable_cpus
 
-__all__ = ["JudgeRun", "JudgingInterrupted", "NoCaseSuits", "Processes", "Store"]
+__all__ = ["JudgeRun", "JudgingInterrupted", "Start"]
 
 _MOST_HANGS = 2
 """Hanging cases after which a kernel is judged no further: each costs ten seconds of GPU time, or two minutes of
 simulator time."""
 
 
-class Processes(Protocol):
-    """Runs a candidate on request (:class:`sdpalab.judge.sandbox.isolation.CandidateProcesses`)."""
-
-    about: dict[str, Any]
-    alone: bool
-
-    def run(
-        self,
-        problem: Problem,
-        inputs: Mapping[str, npt.NDArray[Any]],
-        other: Mapping[str, npt.NDArray[Any]] | None = None,
-        *,
-        layout: Layout = Layout.CONTIGUOUS,
-    ) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Run the candidate twice."""
-
-    def attempt(
-        self, problem: Problem, inputs: Mapping[str, npt.NDArray[Any]]
-    ) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Run it once."""
-
-    def run_in_ring(
-        self, problem: Problem, draws: Mapping[str, npt.NDArray[Any]]
-    ) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Run it in exact arithmetic."""
-
-    def close(self) -> None:
-        """End the processes."""
-
-    def kill(self) -> None:
-        """End the processes, from another thread."""
+Start = Callable[[tuple[Problem, ...], JudgeOptions], CandidateProcesses]
+"""Starts a candidate's processes for some problems."""
 
 
 class JudgingInterrupted(KeyboardInterrupt):
@@ -86,21 +55,6 @@ class JudgingInterrupted(KeyboardInterrupt):
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict.reason)
         self.verdict = verdict
-
-
-class NoCaseSuits(UserError):
-    """No requested case suits the kernel's tiles or layouts."""
-
-    def __init__(self, kernel: str) -> None:
-        super().__init__(f"none of the requested cases suits {kernel}, because of its tiles or layouts")
-
-
-class Store(Protocol):
-    """Keeps the arrays of a verdict, so that others can derive it again."""
-
-    def put(self, array: npt.NDArray[Any]) -> str:
-        """Keep ``array`` and return the sha256 of its bytes, in hex."""
-        ...
 
 
 def _declared(about: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,41 +87,28 @@ class _RunOfCase(NamedTuple):
 class JudgeRun:
     """State that the threads of one judgement share."""
 
-    def __init__(
-        self,
-        processes: Callable[..., Processes],
-        specs: Sequence[CaseSpec],
-        store: Store | None,
-        progress: Callable[[Case], None] | None,
-        on_start: Callable[[str, int], None] | None,
-        on_plan: Callable[[Problem, SentPlan, str], None] | None,
-        until_failure: bool,
-        algebraic: Sequence[Problem],
-        interrupt: Interrupt | None,
-        secret: bytes | None = None,
-    ) -> None:
-        self._secret = secret or os.urandom(16)
-        self._interrupt = interrupt or Interrupt()
-        self._heard = contextlib.nullcontext() if interrupt else self._interrupt.heard()
+    def __init__(self, processes: Start, specs: Sequence[CaseSpec], options: JudgeOptions) -> None:
+        self._processes, self._specs, self._options = processes, list(specs), options
+        self._secret = options.secret or os.urandom(16)
+        self._interrupt = options.interrupt or Interrupt()
+        algebraic = algebra_problems(specs[0].problem) if options.algebra and not options.gpu else ()
         self._algebraic, self._algebra = iter(algebraic), list[AlgebraCase]()
-        self._processes, self._store, self._until_failure = processes, store, until_failure
-        self._progress, self._on_start, self._on_plan = progress, on_start, on_plan
-        self._specs = list(specs)
-        self._live: list[Processes] = []
+        self._live: list[CandidateProcesses] = []
         self._hangs = 0
         self._abandoned = self._interrupted = False
         self._cases: dict[int, Case] = {}
         self._lock = threading.Lock()
         self._queue: Iterator[int] = iter(())
-        self._witnessed: int | None = None
+        self._compared: int | None = None
         self._pace: Pace | None = None
         self._alone = False
         """Whether one set of processes has all cores, so that one launch on the simulator may use them."""
         self._declared: dict[str, Any] | None = None
         self._kind = ""
 
-    def run(self, device: str, level: str, seed: int, workers: int | None) -> Verdict:
-        """Judge all cases and assemble the verdict; ``workers``: sets of processes, by default chosen at run time."""
+    def run(self) -> Verdict:
+        """Judge all cases and assemble the verdict."""
+        workers = self._options.workers
         # The yardstick needs torch, whose import takes seconds; the candidate's processes start meanwhile.
         threading.Thread(target=_import_torch, daemon=True).start()
         self._alone = workers is None
@@ -175,10 +116,8 @@ class JudgeRun:
         try:
             about = first.about
             self._declared, self._kind = _declared(about), about["kind"]
-            self._check(about, device)
-            if not self._specs:
-                raise NoCaseSuits(about["name"])
-            self._witnessed = _witnessed(self._specs)
+            self._specs = suitable_cases(self._specs, about, self._options.device)
+            self._compared = _compared(self._specs)
             # Drawn after the candidate is loaded, so it cannot depend on these inputs.
             self._specs = [
                 spec if spec.seed is not None else replace(spec, seed=self._hidden("seed", n, 6))
@@ -186,7 +125,8 @@ class JudgeRun:
             ]
             self._queue = iter(range(len(self._specs)))
             sets = min(workers or 1, len(self._specs))
-            with self._heard, self._interrupt.calls(self._stop), ThreadPoolExecutor(max(sets, 2)) as pool:
+            installed = contextlib.nullcontext() if self._options.interrupt else self._interrupt.installed()
+            with installed, self._interrupt.on_interrupt(self._stop), ThreadPoolExecutor(max(sets, 2)) as pool:
                 servers = [pool.submit(self._serve, worker) for worker in (first, *[None] * (sets - 1))]
                 if workers is None and usable_cpus() > 1:
                     self._pace = Pace(len(self._specs), partial(self._start_another, pool, servers))
@@ -201,22 +141,23 @@ class JudgeRun:
             first.close()
         if self._interrupted and not self._cases:
             raise KeyboardInterrupt
-        verdict = self._verdict(about, level, seed)
+        verdict = self._verdict(about)
         if self._interrupted:
             raise JudgingInterrupted(verdict)
         if verdict.cases[0].status is Status.BUILD_FAILED:
             raise UserError(verdict.cases[0].reason)
         return verdict
 
-    def _verdict(self, about: Mapping[str, Any], level: str, seed: int) -> Verdict:
+    def _verdict(self, about: Mapping[str, Any]) -> Verdict:
         cases = tuple(self._cases[n] for n in sorted(self._cases))
         unjudged = tuple(spec.name for n, spec in enumerate(self._specs) if n not in self._cases)
         algebra = tuple(sorted(self._algebra, key=lambda each: each.name))
-        return Verdict(about["name"], about["config"], about["device"], level, seed, cases, unjudged, algebra)
+        about_run = about["name"], about["config"], about["device"], self._options.level, self._options.seed
+        return Verdict(*about_run, cases, unjudged, algebra)
 
-    def _worker(self) -> Processes:
+    def _worker(self) -> CandidateProcesses:
         problems = tuple(spec.problem for spec in self._specs)
-        worker = self._processes(problems, on_plan=self._on_plan and self._planned)
+        worker = self._processes(problems, replace(self._options, on_plan=self._options.on_plan and self._planned))
         with self._lock:
             self._live.append(worker)
             worker.alone = self._alone
@@ -247,46 +188,12 @@ class JudgeRun:
         self._interrupted = True
         self._abandon()
 
-    def _check(self, about: Mapping[str, Any], device: str) -> None:
-        """Reject requests that this candidate does not support, before anything runs."""
-        name = about["name"]
-        tiles = _tiles(about["config"])
-        callable_ = about["kind"] == "callable"
-        quantises = declared_numerics(about).quantised is not None
-        wanted = [
-            (not spec.tile or not tiles or spec.tile in tiles)
-            and spec.is_for(quantises=quantises)
-            and (callable_ or spec.layout == Layout.CONTIGUOUS)
-            and (callable_ or about["declares_support"] or not spec.claim or spec.claim in EXTRAS)
-            for spec in self._specs
-        ]
-        if callable_:
-            if device in ("sim", "gpu"):
-                raise UserError(
-                    f"{name} is a Python callable and runs on torch CPU tensors: device must be cpu or auto"
-                )
-        elif device == "cpu":
-            raise UserError(f"{name} is a CUDA kernel, which the lab builds: device must be sim, gpu or auto")
-        elif about["refuses"] is not None:
-            raise UserError(about["refuses"])
-        else:
-            check_numerics(Numerics.from_dict(about["numerics"]))
-        # A callable may only reject missing parameters: further reasons would let it avoid the probes.
-        rejects = [_lacking(about, spec) for spec in self._specs] if callable_ else about["rejects"]
-        if len(rejects) != len(self._specs):
-            raise UserError(f"kernel {name} does not report for each problem whether it supports it")
-        for spec, reason in zip(self._specs, rejects, strict=True):
-            if reason is not None and not spec.derived:
-                raise UserError(str(reason))
-        selected = zip(self._specs, rejects, wanted, strict=True)
-        self._specs = [spec for spec, why, want in selected if why is None and want]
-
-    def _serve(self, worker: Processes | None) -> None:
+    def _serve(self, worker: CandidateProcesses | None) -> None:
         """Take cases off the queue until it is empty; a worker that died is replaced.
 
         An output is judged while the candidate's processes compute the next one.
         """
-        with Behind() as behind:
+        with BackgroundJudge() as background:
             try:
                 while (n := self._next()) is not None:
                     inputs = case_inputs(self._specs[n])
@@ -294,7 +201,7 @@ class JudgeRun:
                     try:
                         worker = worker or self._worker()
                         execution = self._executed(n, inputs, worker)
-                        if execution.failed or self._until_failure or self._specs[n].relation:
+                        if execution.failed or self._options.until_failure or self._specs[n].relation:
                             case = self._case(n, inputs, self._related(execution, worker))
                     except CandidateDied as death:
                         assert worker is not None
@@ -307,7 +214,7 @@ class JudgeRun:
                         # It loaded before: a candidate that does not load again is broken, while the request is valid.
                         case = self._failed(n, inputs, Status.CRASHED, str(error))
                     if case is None:
-                        behind.submit(partial(self._judged, execution))
+                        background.submit(partial(self._judged, execution))
                     else:
                         self._finish(n, case)
                 if worker is not None:
@@ -333,18 +240,18 @@ class JudgeRun:
             self._cases[n] = case
             self._hangs += case.status is Status.TIMED_OUT
             unusable = n == 0 and case.status is Status.BUILD_FAILED  # the request is rejected for it at the end
-            if (self._until_failure and not case.passed) or self._hangs >= _MOST_HANGS or unusable:
+            if (self._options.until_failure and not case.passed) or self._hangs >= _MOST_HANGS or unusable:
                 self._queue = iter(())
-            if self._progress:
-                self._progress(case)
+            if self._options.progress:
+                self._options.progress(case)
 
-    def _run_in_ring(self, worker: Processes) -> None:
+    def _run_in_ring(self, worker: CandidateProcesses) -> None:
         """Run the problems of the algebraic stage, all on the first worker without further cases."""
         if worker.about["kind"] != "cuda":
             return
         while True:
             with self._lock:
-                failed = self._until_failure and any(not case.passed for case in self._cases.values())
+                failed = self._options.until_failure and any(not case.passed for case in self._cases.values())
                 problem = None if failed or self._abandoned else next(self._algebraic, None)
             if problem is None:
                 return
@@ -365,16 +272,16 @@ class JudgeRun:
             n = next(self._queue, None)
             if n is not None and self._pace is not None:
                 self._pace.begin()
-            if n is not None and self._on_start is not None:
-                self._on_start(self._specs[n].name, len(self._specs))
+            if n is not None and self._options.on_start is not None:
+                self._options.on_start(self._specs[n].name, len(self._specs))
             return n
 
     def _planned(self, problem: Problem, plan: SentPlan, arch: str) -> None:
-        assert self._on_plan is not None
+        assert self._options.on_plan is not None
         with self._lock:
-            self._on_plan(problem, plan, arch)
+            self._options.on_plan(problem, plan, arch)
 
-    def _executed(self, n: int, inputs: Inputs, worker: Processes) -> _RunOfCase:
+    def _executed(self, n: int, inputs: Inputs, worker: CandidateProcesses) -> _RunOfCase:
         """Run a case."""
         spec = self._specs[n]
         other = with_forward(spec.problem, other_inputs(inputs, self._hidden("other", n, 8)))
@@ -388,12 +295,12 @@ class JudgeRun:
         evidence = evaluate(
             *(spec.problem, inputs, execution.about, execution.reply, execution.outputs), other=execution.other
         )
-        if n == self._witnessed and evidence.judged and not spec.problem.backward:
-            witnesses = agreement(spec.problem, inputs, evidence.arrays["o"])
-            evidence = replace(evidence, run={**evidence.run, "witnesses": witnesses.to_dict() if witnesses else None})
+        if n == self._compared and evidence.judged and not spec.problem.backward:
+            distances = agreement(spec.problem, inputs, evidence.arrays["o"])
+            evidence = replace(evidence, run={**evidence.run, "witnesses": distances.to_dict() if distances else None})
         return evidence
 
-    def _related(self, execution: _RunOfCase, worker: Processes) -> Evidence:
+    def _related(self, execution: _RunOfCase, worker: CandidateProcesses) -> Evidence:
         """Judge the outputs of a case; for a case with a relation, also run and judge the related inputs."""
         spec, inputs, evidence = self._specs[execution.number], execution.inputs, self._evidence(execution)
         if not spec.relation or evidence.status is not Status.PASSED:
@@ -442,33 +349,16 @@ class JudgeRun:
         )
 
     def _keep(self, array: npt.NDArray[Any]) -> str:
-        if self._store is None:
+        if self._options.store is None:
             return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
         with self._lock:
-            return self._store.put(array)
+            return self._options.store.put(array)
 
 
-def _witnessed(specs: Sequence[CaseSpec]) -> int | None:
-    """The case that the witnesses compute: the largest problem with normal inputs from a public seed.
+def _compared(specs: Sequence[CaseSpec]) -> int | None:
+    """The case that the torch backends compute: the largest problem with normal inputs from a public seed.
 
     One case suffices to compare outputs, and a public seed makes it reproducible.
     """
     public = [n for n, spec in enumerate(specs) if spec.inputs == "normal" and spec.seed is not None]
     return max(public, key=lambda n: specs[n].problem.scores, default=None)
-
-
-def _lacking(about: Mapping[str, Any], spec: CaseSpec) -> str | None:
-    """The parameter that a callable lacks for a case, in a sentence; None if it has all."""
-    problem = spec.problem
-    needed = [*(["scale"] if problem.scale != 1.0 / math.sqrt(problem.head_dim) else [])]
-    needed += [*(["causal"] if problem.causal else []), *problem.extras, *([spec.claim] if spec.claim else [])]
-    needed = [name for name in needed if name != "backward"]  # autograd differentiates any function
-    lacking = [name for name in dict.fromkeys(needed) if name not in about["takes"]]
-    if not lacking:
-        return None
-    return f"{about['name']} has no parameter {' or '.join(lacking)}, which {problem.label} needs"
-
-
-def _tiles(config: str) -> set[int]:
-    """Tile sizes in a configuration's text: the knobs that begin with BLOCK."""
-    return {int(size) for size in re.findall(r"\bBLOCK\w*=(\d+)", config)}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
-__all__ = ["Behind", "Pace"]
+__all__ = ["BackgroundJudge", "Pace"]
 
 MOST_BEHIND = 2
 """Largest number of outputs that wait to be judged; it limits memory."""
@@ -21,7 +21,7 @@ PAYS_SECONDS = 15.0
 code again, which takes seconds for kernels of many modules."""
 
 
-class Behind:
+class BackgroundJudge:
     """Executes work in order in a background thread. Its exceptions are raised in the caller.
 
     As a context manager it exits when all work is done, or at once if the caller fails.
@@ -36,7 +36,7 @@ class Behind:
             self._pending.popleft().result()
         self._pending.append(self._pool.submit(work))
 
-    def __enter__(self) -> Behind:
+    def __enter__(self) -> BackgroundJudge:
         return self
 
     def __exit__(

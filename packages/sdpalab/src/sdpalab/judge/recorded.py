@@ -21,10 +21,11 @@ import numpy.typing as npt
 from pydantic import Field, ValidationError
 
 from sdpalab.errors import MachineError, UserError
-from sdpalab.judge.judgement import Processes
-from sdpalab.judge.layouts import Layout
-from sdpalab.judge.sandbox.isolation import CandidateDied
-from sdpalab.judge.sandbox.messages import ExecutorReply, Message, Text, plain
+from sdpalab.judge.judgement import Start
+from sdpalab.judge.options import JudgeOptions
+from sdpalab.judge.sandbox.candidate import CandidateSpec
+from sdpalab.judge.sandbox.isolation import CandidateDied, CandidateProcesses, room_for
+from sdpalab.judge.sandbox.messages import Message, PlanReply, Text, plain
 from sdpalab.judge.sandbox.wire import DTYPES
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
@@ -34,8 +35,8 @@ __all__ = ["Recorded", "RecordedRuns", "Recording"]
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 Answer = tuple[dict[str, Any], dict[str, Array]]
-_SPARE = 1 << 20
-"""Bytes of outputs beyond four times those of the inputs, the same limit as for a process."""
+_NEEDED: Mapping[str, tuple[str, ...]] = {"run": ("first.", "second."), "attempt": ("",), "run_in_ring": ()}
+"""Recorded methods, and prefixes of the outputs of the task without which an answer of theirs is a failure."""
 
 
 class SentArray(Message):
@@ -54,7 +55,7 @@ class RecordedDevice(Message):
     sms: int | None
 
 
-class RecordedReply(ExecutorReply):
+class RecordedReply(PlanReply):
     """A reply of the processes, with the judge's additions."""
 
     confinement: Text = ""
@@ -63,13 +64,13 @@ class RecordedReply(ExecutorReply):
 
 
 class Recorded(Message):
-    """One answer: to ``start``, ``run``, ``attempt`` or a run in the ``ring``.
+    """One answer: to ``start``, or to a method of :class:`CandidateProcesses`.
 
     ``failure`` is the cause of its end: the candidate ``died`` with a ``status``, or the request or the machine was at
     fault.
     """
 
-    call: Literal["start", "run", "attempt", "ring"]
+    call: Literal["start", "run", "attempt", "run_in_ring"]
     problem: str
     device: RecordedDevice | None = None
     reply: RecordedReply | None = None
@@ -91,9 +92,9 @@ class Recording:
     def __init__(self) -> None:
         self.answers: list[dict[str, Any]] = []
 
-    def of(self, processes: Callable[..., Processes]) -> Callable[..., Processes]:
-        """Wraps the processes, and records their answers."""
-        return lambda problems, **options: _Kept(self, partial(processes, problems, **options), problems)
+    def start(self, spec: CandidateSpec) -> Start:
+        """Starts the processes of a candidate, and records their answers."""
+        return partial(_RecordedCandidate, self, spec)
 
     def keep(self, call: str, problem: str, ask: Callable[[], Answer]) -> Answer:
         """Call, and record the answer or the failure, which is raised again."""
@@ -112,51 +113,47 @@ class Recording:
         return reply, outputs
 
 
-class _Kept:
+def _recorded(call: str) -> Callable[..., Answer]:
+    """The method ``call`` of :class:`CandidateProcesses`, whose answers are recorded."""
+
+    def recorded(self: _RecordedCandidate, problem: Problem, *arrays: Any, **how: Any) -> Answer:
+        method = getattr(CandidateProcesses, call)
+        return self.recording.keep(call, problem.label, lambda: method(self, problem, *arrays, **how))
+
+    return recorded
+
+
+class _RecordedCandidate(CandidateProcesses):
     """A candidate's processes whose answers are recorded."""
 
-    def __init__(self, tape: Recording, start: Callable[[], Processes], problems: Sequence[Problem]) -> None:
-        started: list[Processes] = []
+    run, attempt, run_in_ring = map(_recorded, _NEEDED)
 
-        def device() -> Answer:
-            started.append(start())
-            about = started[0].about
-            return {"device": about["device"], "arch": about["arch"], "sms": about.get("sms")}, {}
+    def __init__(
+        self, recording: Recording, spec: CandidateSpec, problems: tuple[Problem, ...], options: JudgeOptions
+    ) -> None:
+        def start() -> Answer:
+            super(_RecordedCandidate, self).__init__(spec, problems, options)
+            return {"device": self.about["device"], "arch": self.about["arch"], "sms": self.about.get("sms")}, {}
 
-        tape.keep("start", _labels(problems), device)
-        (self._inner,) = started
-        self._tape, self.about = tape, self._inner.about
+        self.recording = recording
+        recording.keep("start", _labels(problems), start)
 
-    @property
-    def alone(self) -> bool:
-        """As :attr:`CandidateProcesses.alone`."""
-        return self._inner.alone
 
-    @alone.setter
-    def alone(self, value: bool) -> None:
-        self._inner.alone = value
+def _replayed(call: str) -> Callable[..., Answer]:
+    """Replacement of the method ``call`` of :class:`CandidateProcesses`: the next recorded answer."""
 
-    def run(
-        self, problem: Problem, inputs: Arrays, other: Arrays | None = None, *, layout: Layout = Layout.CONTIGUOUS
-    ) -> Answer:
-        """As :meth:`CandidateProcesses.run`."""
-        return self._tape.keep("run", problem.label, lambda: self._inner.run(problem, inputs, other, layout=layout))
+    def replayed(self: _ReplayedCandidate, problem: Problem, inputs: Arrays, *_: Any, **__: Any) -> Answer:
+        answer = self.replay.next(call, problem.label)
+        if answer.reply is None:
+            raise _foreign(f"{call} of {problem.label}")
+        outputs = {name: _array(sent, room_for(inputs)) for name, sent in answer.outputs.items()}
+        reply = answer.reply.model_dump(exclude_unset=True)
+        needed = {prefix + name for prefix in _NEEDED[call] for name in problem.outputs}
+        if reply.get("status") is None and not needed <= outputs.keys():
+            raise _foreign(f"{call} of {problem.label}, with its outputs")
+        return reply, outputs
 
-    def attempt(self, problem: Problem, inputs: Arrays) -> Answer:
-        """As :meth:`CandidateProcesses.attempt`."""
-        return self._tape.keep("attempt", problem.label, lambda: self._inner.attempt(problem, inputs))
-
-    def run_in_ring(self, problem: Problem, draws: Arrays) -> Answer:
-        """As :meth:`CandidateProcesses.run_in_ring`."""
-        return self._tape.keep("ring", problem.label, lambda: self._inner.run_in_ring(problem, draws))
-
-    def close(self) -> None:
-        """End the processes."""
-        self._inner.close()
-
-    def kill(self) -> None:
-        """End the processes."""
-        self._inner.kill()
+    return replayed
 
 
 class RecordedRuns:
@@ -182,15 +179,13 @@ class RecordedRuns:
         except (ValidationError, TypeError, ValueError) as error:
             raise MachineError(f"the worker's record of its runs is malformed: {plain(str(error))[:300]}") from None
 
-    def processes(self, problems: tuple[Problem, ...], **options: Any) -> _RecordedProcesses:
-        """Replacement of :class:`~sdpalab.judge.sandbox.isolation.CandidateProcesses`."""
+    def start(self, problems: tuple[Problem, ...], options: JudgeOptions) -> CandidateProcesses:
+        """Replaces the start of a candidate's processes."""
         device = self.next("start", _labels(problems)).device
         if device is None:
             raise _foreign("start")
         about = {**self._about, "device": device.device}
-        if options.get("gpu"):
-            about |= {"arch": device.arch, "sms": device.sms}
-        return _RecordedProcesses(self, about)
+        return _ReplayedCandidate(self, about | ({"arch": device.arch, "sms": device.sms} if options.gpu else {}))
 
     def next(self, call: str, problem: str) -> Recorded:
         """Return the next answer, or raise the recorded failure."""
@@ -204,45 +199,19 @@ class RecordedRuns:
         return answer
 
 
-class _RecordedProcesses:
-    """Recorded answers of one set of processes."""
+class _ReplayedCandidate(CandidateProcesses):
+    """Recorded answers in place of a candidate's processes."""
+
+    run, attempt, run_in_ring = map(_replayed, _NEEDED)
 
     def __init__(self, replay: RecordedRuns, about: dict[str, Any]) -> None:
-        self._replay, self.about, self.alone = replay, about, False
-
-    def run(
-        self, problem: Problem, inputs: Arrays, other: Arrays | None = None, *, layout: Layout = Layout.CONTIGUOUS
-    ) -> Answer:
-        """As :meth:`CandidateProcesses.run`."""
-        reply, outputs = self._answer("run", problem, inputs)
-        if reply.get("status") is None and not outputs:
-            raise _foreign(f"run of {problem.label}, with outputs")
-        return reply, outputs
-
-    def attempt(self, problem: Problem, inputs: Arrays) -> Answer:
-        """As :meth:`CandidateProcesses.attempt`."""
-        reply, outputs = self._answer("attempt", problem, inputs)
-        if reply.get("status") is None and not outputs:
-            raise _foreign(f"attempt of {problem.label}, with an output")
-        return reply, outputs
-
-    def run_in_ring(self, problem: Problem, draws: Arrays) -> Answer:
-        """As :meth:`CandidateProcesses.run_in_ring`."""
-        return self._answer("ring", problem, draws)
+        self.replay, self.about, self.alone = replay, about, False
 
     def close(self) -> None:
         """Does nothing."""
 
     def kill(self) -> None:
         """Does nothing."""
-
-    def _answer(self, call: str, problem: Problem, inputs: Arrays) -> Answer:
-        answer = self._replay.next(call, problem.label)
-        if answer.reply is None:
-            raise _foreign(f"{call} of {problem.label}")
-        room = 4 * sum(array.nbytes for array in inputs.values()) + _SPARE
-        outputs = {name: _array(sent, room) for name, sent in answer.outputs.items()}
-        return answer.reply.model_dump(exclude_unset=True), outputs
 
 
 _DEATHS = {status.value for status in (Status.TIMED_OUT, Status.CRASHED, Status.INFRA_ERROR, Status.HAZARD)}

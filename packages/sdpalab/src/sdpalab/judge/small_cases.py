@@ -81,10 +81,6 @@ class CaseSpec:
     layout: Layout = Layout.CONTIGUOUS
     claim: str = ""
 
-    def is_for(self, *, quantises: bool) -> bool:
-        """Whether these inputs apply to a kernel that quantises Q, K and V, or to one that does not."""
-        return quantises or self.inputs not in E4M3_KINDS
-
 
 def hidden_seed() -> int:
     """A hidden seed of inputs: 48 bits from the operating system, unknown when the candidate was written."""

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.judge.layouts import Layout, lay_out
-from sdpalab.judge.parameters import arguments
+from sdpalab.judge.layouts import Layout
 
 if TYPE_CHECKING:
     import torch
 
     from sdpalab.inputs import Inputs
-    from sdpalab.problem import Problem
 
 __all__ = [
     "buffer_tensors",
     "extra_tensor",
     "from_torch",
     "laid_out_tensor",
-    "output_of",
     "to_torch",
     "to_torch_mask",
 ]
@@ -72,15 +68,6 @@ def laid_out_tensor(storage: npt.NDArray[Any], view: npt.NDArray[Any], layout: L
     start = view.__array_interface__["data"][0] - storage.__array_interface__["data"][0]
     strides = [stride // storage.itemsize for stride in view.strides]
     return to_torch(storage).as_strided(view.shape, strides, start // storage.itemsize)
-
-
-def output_of(
-    function: Callable[..., Any], problem: Problem, inputs: Inputs, layout: Layout = Layout.CONTIGUOUS
-) -> npt.NDArray[Any]:
-    """The output of a function on torch tensors, called in this process on copies, with the judge's arguments."""
-    q, k, v = (laid_out_tensor(*lay_out(array, layout), layout) for array in inputs.qkv)
-    extra = {name: extra_tensor(inputs.arrays[name].copy()) for name in problem.array_shapes}
-    return from_torch(function(q, k, v, **arguments(function, problem, extra)))
 
 
 def from_torch(tensor: torch.Tensor) -> npt.NDArray[Any]:

@@ -246,6 +246,12 @@ class Verdict(JsonRecord):
         return "processes" if "processes" in stated else next(iter(stated), "")
 
     @property
+    def fast_0(self) -> float | None:
+        """Share of the trials that passed, as fast_0 of KernelBench (Ouyang et al. 2025); None without trials."""
+        trials = [case.passed for case in self.cases if case.run.get("trial")]
+        return sum(trials) / len(trials) if trials else None
+
+    @property
     def original_contract(self) -> int:
         """Number of cases that keep the original contract."""
         return sum(case.original_contract is True for case in self.cases)

@@ -15,7 +15,7 @@ from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import LaunchPlan, Source
 from sdpalab.problem import MISSION, Problem
 
-__all__ = ["LEAST_LENGTH", "MOST_FLOPS", "Equivalent", "equivalent_small", "modules_of"]
+__all__ = ["LEAST_LENGTH", "MOST_FLOPS", "Equivalent", "modules_of", "problem_with_same_code"]
 
 MOST_FLOPS = 8 * MISSION.flops
 """Largest number of operations of a small problem; the simulator runs it in seconds."""
@@ -43,7 +43,9 @@ def modules_of(plan: LaunchPlan) -> tuple[Source, ...]:
     return tuple(step.module for step in plan.launches if step.module is not None)
 
 
-def equivalent_small(kernel: Kernel, config: Config | None, problem: Problem, *, sms: int | None = None) -> Equivalent:
+def problem_with_same_code(
+    kernel: Kernel, config: Config | None, problem: Problem, *, sms: int | None = None
+) -> Equivalent:
     """The cheapest problem with the same code as ``problem``, possibly ``problem`` itself.
 
     It has the same head_dim, dtype, mask, scale, and query heads for each head of K and V; lengths that are at most as

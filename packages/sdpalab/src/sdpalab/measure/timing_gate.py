@@ -15,7 +15,7 @@ from typing import Any
 from sdpalab.compile import Build, build
 from sdpalab.errors import UserError
 from sdpalab.judge.cases import cases_for
-from sdpalab.judge.covering import covering_cases
+from sdpalab.judge.same_code import cases_with_same_code
 from sdpalab.judge.sandbox.candidate import Candidate
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.verdict import Verdict
@@ -253,7 +253,7 @@ def judge_for_timing(
         unproven = [problem for problem in problems if problem not in permit.problems]
         if problems and not unproven:
             return outcome(permit=permit)
-        covering = covering_cases(kernel, config, unproven, sms=sms)
+        covering = cases_with_same_code(kernel, config, unproven, sms=sms)
         kinds = sorted({(problem.dtype, problem.causal) for problem in unproven})
         specs = [
             each for dtype, causal in kinds for each in cases_for("quick", dtype=dtype, causal=causal, claims=False)

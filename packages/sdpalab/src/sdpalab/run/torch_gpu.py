@@ -1,7 +1,7 @@
 """All queries to torch about a GPU: devices, the device of a tensor, streams, graph capture.
 
 Call the functions through the module (``torch_gpu.stream()``): the tests replace them where a GPU is emulated without
-torch. Timing (:mod:`sdpalab.measure.clocks`) and torch's own backends as witnesses (:mod:`sdpalab.judge.witness`) make
+torch. Timing (:mod:`sdpalab.measure.clocks`) and the torch backends (:mod:`sdpalab.judge.torch_backends`) make
 their own calls.
 
 Source: PyTorch documentation, ``torch.cuda``.

@@ -1,4 +1,4 @@
-"""References of one problem on its inputs: for each output a float64 reference, a yardstick and limits; and witnesses.
+"""References of one problem on its inputs: for each output a float64 reference, a yardstick and limits; torch outputs.
 
 The references do not depend on the judged kernel, and are most of the judge's own work, so :func:`references_of` caches
 them by the content of the inputs. The cache is in this process only, not on disk: a candidate cannot change it. Several
@@ -25,8 +25,8 @@ from sdpalab.judge.rule.limits import limits_for
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
 from sdpalab.judge.rule.numerics import dequantised, intended_output, orders_of
 from sdpalab.judge.rule.yardstick import torch_gradients, torch_output
+from sdpalab.judge.torch_backends import Backend, backend_output
 from sdpalab.judge.verdict import Limits
-from sdpalab.judge.witness import Backend, witness_output
 from sdpalab.kernels.kernel import Numerics, Quantisation
 from sdpalab.problem import Problem
 
@@ -62,7 +62,7 @@ class References:
         self._arguments: dict[str, Any] = dict(problem.scoring_with(inputs.arrays))
         self._reference: F64 | None = None
         self._yardstick: Array | None = None
-        self._witnesses: dict[tuple[Backend, str], Array] = {}
+        self._backend_outputs: dict[tuple[Backend, str], Array] = {}
         self._limits: dict[Numerics, Limits] = {}
         self._exact: dict[tuple[bool, float, Quantisation | None], ExactElements] = {}
         self._lse: dict[Numerics, tuple[F64, F64]] = {}
@@ -115,15 +115,15 @@ class References:
                 self._freeze(self._yardstick)
             return self._yardstick
 
-    def witness(self, backend: Backend, device: str) -> Array:
-        """Output of a torch backend; raises as :func:`sdpalab.judge.witness.witness_output`."""
+    def backend_output(self, backend: Backend, device: str) -> Array:
+        """Output of a torch backend; raises as :func:`sdpalab.judge.torch_backends.backend_output`."""
         key = (backend, device)
         with self._lock:
-            if key not in self._witnesses:
-                output = witness_output(*self._qkv, **self._arguments, backend=backend, device=device, rows=self.rows)
+            if key not in self._backend_outputs:
+                output = backend_output(*self._qkv, **self._arguments, backend=backend, device=device, rows=self.rows)
                 self._freeze(output)
-                self._witnesses[key] = output
-            return self._witnesses[key]
+                self._backend_outputs[key] = output
+            return self._backend_outputs[key]
 
     def limits(self, numerics: Numerics) -> Limits:
         """The limits of a kernel that declares this arithmetic."""

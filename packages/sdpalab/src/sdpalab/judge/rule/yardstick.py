@@ -25,7 +25,7 @@ import numpy.typing as npt
 from sdpalab.inputs import may_see_none, score_bias, visible_keys, with_padding
 from sdpalab.inputs.reference import Rows
 from sdpalab.judge.tensors import from_torch, to_torch
-from sdpalab.judge.witness import BEYOND_TORCH, Backend, sdpa_backend, witness_output
+from sdpalab.judge.torch_backends import BEYOND_TORCH, Backend, backend_output, sdpa_backend
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +54,7 @@ def torch_output(q: Array, k: Array, v: Array, *, rows: Rows = None, **scoring: 
         q = with_padding(q, scoring.get("q_lengths"), 0.0)
         out = _composed(q[:, :, wanted], k, v, wanted, scoring)
     else:
-        out = witness_output(q, k, v, backend=Backend.FLASH, rows=rows, **scoring)
+        out = backend_output(q, k, v, backend=Backend.FLASH, rows=rows, **scoring)
     for b, h in np.ndindex(*q.shape[:2]) if may_see_none(scoring) else ():
         out[b, h, ~visible_keys(wanted, k.shape[2], head=(b, h), **scoring).any(axis=1)] = 0
     return out

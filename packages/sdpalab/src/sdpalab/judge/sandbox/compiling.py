@@ -7,7 +7,6 @@ state is kept between orders.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy.typing as npt
 
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.sandbox.simulation import run_case, run_sent
-from sdpalab.judge.sandbox.wire import Channel, serve
+from sdpalab.judge.sandbox.wire import serve
 from warpsan.build import BuildError, Compiled, Header, assemble, compile_program, run_tool
 
 __all__ = ["main"]
@@ -29,8 +28,7 @@ _FILES = ("ptx", "cubin", "entry", "log")
 
 def main(read_fd: int, write_fd: int) -> None:
     """Serve one process until it closes the wire."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    serve(Channel(read_fd, write_fd), _answer)
+    serve(read_fd, write_fd, _answer)
 
 
 def _answer(order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:

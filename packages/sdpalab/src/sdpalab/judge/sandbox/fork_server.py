@@ -34,12 +34,12 @@ from sdpalab.judge.sandbox import guard
 
 __all__ = ["ForkServer", "ServedProcess", "main"]
 
-_SANDBOX = ("worker", "executor", "compiling", "kernel_server")
+_SANDBOX = ("candidate_server", "plan_server", "compiling")
 _ON_FIRST_USE = ("warpsan.engine.running", "warpsan.engine.runtime", "platformdirs")
-"""Modules that an executor imports when it first runs a plan on the simulator."""
+"""Modules that the plan server imports when it first runs a plan on the simulator."""
 _PRELOADED = ("sdpalab.kernels.registry", *(f"sdpalab.judge.sandbox.{name}" for name in _SANDBOX), *_ON_FIRST_USE)
 _COMPILER = "cuda.bindings.nvrtc"
-"""Module that the executor imports at its first build; it may not be installed."""
+"""Module that the plan server imports at its first build; it may not be installed."""
 _MOST_BYTES = 1 << 17
 """Most bytes of an order: import paths and environment variables."""
 _DESCRIPTORS = 6

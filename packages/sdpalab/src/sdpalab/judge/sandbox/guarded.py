@@ -16,18 +16,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy.typing as npt
+from pydantic import ValidationError
 
 from sdpalab.compile import Cache
-from sdpalab.errors import MachineError
+from sdpalab.errors import MachineError, UserError
 from sdpalab.installation import IMPORT_FOLDERS
 from sdpalab.judge.sandbox.confinement import bubblewrap_command, call_filter, view_of
 from sdpalab.judge.sandbox.fork_server import ForkServer, ServedProcess
 from sdpalab.judge.sandbox.guard import PRIVATE, SAME_FOLDER
-from sdpalab.judge.sandbox.messages import plain
-from sdpalab.judge.sandbox.wire import Channel, WireError
+from sdpalab.judge.sandbox.messages import Message, plain
+from sdpalab.judge.sandbox.wire import Channel, WireClosed, WireError, WireTimeout
 from warpsan import prepare
 from warpsan.folders import NATIVE, SHARED_CACHE
 
@@ -44,6 +45,7 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
+M = TypeVar("M", bound=Message)
 
 START_SECONDS = 120.0
 """Seconds for a process to start; tens of seconds on a busy machine."""
@@ -186,9 +188,22 @@ class GuardedProcess:
         self._reader = threading.Thread(target=self._drain, daemon=True)
         self._reader.start()
 
-    def await_ready(self) -> None:
-        """Wait until the process serves its wire; raises MachineError if it does not, or if it is not confined although
-        :func:`confinement_required` demands it."""
+    def await_ready(self) -> GuardedProcess:
+        """Wait until the process serves its wire, and return it.
+
+        Raises
+        ------
+        MachineError
+            If it does not, or if it is not confined although :func:`confinement_required` demands it. It is then ended.
+        """
+        try:
+            self._await_ready()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _await_ready(self) -> None:
         try:
             self.channel.receive(seconds=START_SECONDS, max_bytes=0)
         except WireError as error:
@@ -224,6 +239,25 @@ class GuardedProcess:
         if header.get("number") != number:
             raise WireError("message that answers no order")
         return header, results
+
+    def ask(
+        self, kind: type[M], order: Mapping[str, Any], arrays: Mapping[str, Array], room: int, deadline: float
+    ) -> tuple[M, dict[str, Array]]:
+        """:meth:`exchange`, with the header of the answer as a message; raises WireError if it is malformed."""
+        header, results = self.exchange(order, arrays, room, deadline)
+        try:
+            return kind.model_validate(header), results
+        except ValidationError as error:
+            raise WireError(f"message that is none ({plain(error.errors()[0]['msg'])})") from None
+
+    def no_answer(self, error: WireError, subject: str, seconds: float) -> UserError | MachineError:
+        """The exception for an answer that is missing after ``seconds``, or malformed; ``subject`` begins its text."""
+        if isinstance(error, WireTimeout):
+            return UserError(f"{subject}: no answer within {seconds:g} s{self.quote()}")
+        if not isinstance(error, WireClosed):
+            return UserError(f"{subject}: its process answered with a {error}")
+        ending = self.ending()
+        return (MachineError if ending.killed else UserError)(f"{subject}: {ending}{self.quote()}")
 
     def ending(self) -> Ending:
         """End of the process, a moment after the wire was found closed."""

@@ -8,43 +8,44 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ValidationError
 
 from sdpalab.compile import Cache
 from sdpalab.errors import MachineError, UserError
 from sdpalab.inputs import loud_padding
 from sdpalab.judge.algebra.stage import reordered
 from sdpalab.judge.layouts import Layout
+from sdpalab.judge.options import JudgeOptions
 from sdpalab.judge.sandbox.candidate import CandidateSpec
+from sdpalab.judge.sandbox.candidate_server import SERVER
 from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota, simulating_process
-from sdpalab.judge.sandbox.messages import About, ExecutorReply, Message, Reply, hazard_reason, plain
+from sdpalab.judge.sandbox.messages import About, CandidateReply, PlanReply, Reply, hazard_reason, plain
 from sdpalab.judge.sandbox.new_builds import MOST_BUILDS, keep_builds
 from sdpalab.judge.sandbox.plans import MOST_PLAN, PlanError, SentPlan, read_plan
 from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
 from sdpalab.judge.verdict import Status
+from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.plan import problem_buffers
 from sdpalab.problem import Problem
 from warpsan import DEFAULT_NUMERICS
 from warpsan.gpus import default_sms
 
-__all__ = ["POISONS", "CandidateDied", "CandidateProcesses"]
+__all__ = ["POISONS", "CandidateDied", "CandidateProcesses", "room_for"]
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 Answer = tuple[dict[str, Any], dict[str, Array]]
-M = TypeVar("M", bound=Message)
 
 POISONS = (0xFF, 0x3C)
 """Bytes that fill every output before the first and the second run: NaN, then about 1 (float16) or 0.01 (bfloat16)."""
 
-EXECUTOR = "sdpalab.judge.sandbox.executor"
+PLAN_SERVER = "sdpalab.judge.sandbox.plan_server"
 """Module that executes plans in a separate process."""
 
 _BUILD_SECONDS = 120.0
@@ -68,26 +69,8 @@ class CandidateProcesses:
         The candidate.
     problems : tuple of Problem
         Problems to run; the candidate reports at load time which of them it does not support.
-    arch : str, optional
-        Target architecture of the build and of the simulator, for a kernel that the lab builds. Default: the kernel's
-        own, or that of the GPU.
-    sms : int, optional
-        Multiprocessors that a kernel's plans are for. Default: those of the GPU, or of the default GPU of the
-        architecture.
-    config : mapping of str to str, optional
-        Knobs that differ from the kernel's default.
-    timeout : float
-        Wall-clock seconds for one :meth:`run` or :meth:`attempt`; on a GPU without builds.
-    gpu : bool
-        Whether the kernel runs on the GPU instead of the simulator.
-    max_steps : int, optional
-        Most steps of one warp on the simulator (:func:`warpsan.launch`).
-    numerics : str
-        Numerics of the simulator for every launch (:func:`warpsan.launch`).
-    on_plan : callable, optional
-        Called before each execution with the problem, its launch plan and the architecture.
-    include_dirs : sequence of Path
-        Folders for ``#include`` beside those of the kernel.
+    options : JudgeOptions
+        The build, the device and the limits; ``timeout`` is that of one :meth:`run` or :meth:`attempt`.
 
     Attributes
     ----------
@@ -105,69 +88,45 @@ class CandidateProcesses:
         If the process does not start, or there is no GPU.
     """
 
-    def __init__(
-        self,
-        candidate_spec: CandidateSpec,
-        problems: tuple[Problem, ...],
-        *,
-        arch: str | None,
-        sms: int | None = None,
-        config: Mapping[str, str] | None,
-        timeout: float,
-        gpu: bool = False,
-        max_steps: int | None = None,
-        numerics: str = DEFAULT_NUMERICS,
-        on_plan: Callable[[Problem, SentPlan, str], None] | None = None,
-        include_dirs: Sequence[Path] = (),
-    ) -> None:
-        self._numerics, self.alone = numerics, False
-        self._max_steps, self._on_plan, self._include_dirs = max_steps, on_plan, tuple(include_dirs)
-        self._timeout = self._seconds = timeout
-        self._on_gpu = gpu
-        self._quota = Quota(cpu_seconds=int(START_SECONDS + 2 * timeout * max(1, len(problems))))
+    def __init__(self, candidate_spec: CandidateSpec, problems: tuple[Problem, ...], options: JudgeOptions) -> None:
+        self._options, self.alone = options, False
+        self._seconds = options.case_seconds
+        self._quota = Quota(cpu_seconds=int(START_SECONDS + 2 * self._seconds * max(1, len(problems))))
         self._deadline = 0.0
-        self._executor: GuardedProcess | None = None
+        self._plan_process: GuardedProcess | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._reads = (*candidate_spec.files, *self._include_dirs)
-        self._candidate = GuardedProcess("sdpalab.judge.sandbox.worker", self._quota, untrusted=True, read=self._reads)
+        self._reads = (*candidate_spec.files, *options.include_dirs)
+        self._candidate = GuardedProcess(SERVER, self._quota, untrusted=True, read=self._reads).await_ready()
         try:
-            self._candidate.await_ready()
             # Without confinement another candidate may have put a build of another kernel into a cache.
             confined = self._candidate.confinement == "namespaces"
-            self._cache = Cache(candidate_spec.cache(include_dirs) if confined else self._own_cache())
-            device = ""
-            if gpu:
-                self._executor = self._start_executor(gpu=True)
-                device, arch, gpu_sms = self._open_gpu(self._executor, arch)
+            self._cache = Cache(candidate_spec.cache(options.include_dirs) if confined else self._own_cache())
+            device, arch, sms = "", options.arch, options.sms
+            if options.gpu:
+                self._plan_process = self._start_plan_process(gpu=True)
+                device, arch, gpu_sms = self._open_gpu(self._plan_process, arch)
                 sms = sms or gpu_sms
-            order = {
-                "do": "load",
-                "kind": candidate_spec.kind,
-                "spec": candidate_spec.spec,
-                "arch": arch,
-                "sms": sms,
-                "config": None if config is None else dict(config),
-                "problems": [problem.to_dict() for problem in problems],
+            about = self._load(candidate_spec, arch, problems)
+            self._arch, is_kernel = arch or about.arch, about.kind == "cuda"
+            self._config = Config(about.config)
+            self._algebraic = Config({**self._config, **about.algebraic})
+            changed = Config(dict(self._algebraic.items() - self._config.items()))
+            self.about = {
+                **about.model_dump(),
+                "config": plain(str(self._config)),
+                "algebraic": plain(str(changed)),
+                "device": device or (self._simulator(about.arch) if is_kernel else f"cpu (torch {version('torch')})"),
+                **({"sms": sms or default_sms(self._arch)} if is_kernel else {}),
             }
-            self.about = self._load(order, candidate_spec.pickle)
-            self._arch = arch or str(self.about["arch"])
-            if self.about["kind"] == "cuda":
-                self.about["sms"] = sms or default_sms(self._arch)
-            if device:
-                self.about["device"] = device
-            elif self.about["kind"] == "cuda":
-                self._executor = self._start_executor(gpu=False)
+            self._build = {"arch": self._arch, "cache": str(self._cache.root), "max_steps": options.max_steps}
+            if is_kernel and self._plan_process is None:
+                self._plan_process = self._start_plan_process(gpu=False)
         except BaseException:
             self.close()
             raise
 
     def run(
-        self,
-        problem: Problem,
-        inputs: Arrays,
-        other: Arrays | None = None,
-        *,
-        layout: Layout = Layout.CONTIGUOUS,
+        self, problem: Problem, inputs: Arrays, other: Arrays | None = None, *, layout: Layout = Layout.CONTIGUOUS
     ) -> Answer:
         """Run the candidate twice on ``inputs`` (q, k, v), with differently poisoned memory.
 
@@ -193,10 +152,10 @@ class CandidateProcesses:
             If a process ends, hangs beyond the timeout or breaks the protocol. The worker is then unusable.
         """
         runs = [("first", inputs, False)]
-        if other is not None and self._executor is None:
+        if other is not None and self._plan_process is None:
             runs.append(("other", other, True))
         # Callables need no other padding: torch's maximum keeps NaN.
-        second = inputs if self._executor is None else loud_padding(inputs)
+        second = inputs if self._plan_process is None else loud_padding(inputs)
         runs.append(("second", second, False))
         self._begin()
         outputs: dict[str, Array] = {}
@@ -207,10 +166,11 @@ class CandidateProcesses:
             for name, arrays, reuse in runs:
                 first = name == "first"
                 plan = plans and (plans.full if first else plans.bare)
-                poison = POISONS[not first]
                 # Runs with checks reuse the code that the simulator has already translated.
                 watched = not notes.get("hazards")
-                reply, results = self._once(problem.to_dict(), arrays, plan, poison, reuse, watched, layout)
+                reply, results = self._once(
+                    problem, arrays, plan, POISONS[not first], reuse=reuse, watched=watched, layout=layout
+                )
                 wanted = (*problem.outputs, *(["lse"] if first and self.about["lse"] else []))
                 outputs |= {f"{name}.{output}": results[output] for output in wanted if output in results}
                 if not notes:
@@ -238,9 +198,7 @@ class CandidateProcesses:
         self._begin()
         try:
             plans = self._plans(problem)
-            reply, results = self._once(
-                problem.to_dict(), inputs, plans and plans.bare, POISONS[0], reuse=False, watched=True
-            )
+            reply, results = self._once(problem, inputs, plans and plans.bare, POISONS[0])
         except _Failed as failure:
             return failure.reply, {}
         return reply, {name: results[name] for name in problem.outputs if name in results}
@@ -262,18 +220,17 @@ class CandidateProcesses:
         try:
             plans = self._plans(problem, ring=True)
             assert plans is not None  # a callable has none
-            assert self._executor is not None
-            order = {"do": "ring", "arch": self._arch, "cache": str(self._cache.root), "poison": POISONS[0]}
-            order |= {"max_steps": self._max_steps, "reordered": reordered(problem)}
-            room = 4 * sum(array.nbytes for array in draws.values()) + (1 << 20)
+            assert self._plan_process is not None
+            order = {"do": "ring", **self._build, "poison": POISONS[0], "reordered": reordered(problem)}
+            room = room_for(draws)
             sent = {  # the wire has no uint16
                 name: array.view(np.float16) if array.dtype == np.uint16 else array for name, array in draws.items()
             }
-            reply, outputs = self._ask(self._executor, order, {"plan": plans.full, **sent}, room)
+            reply, outputs = self._ask(self._plan_process, order, {"plan": plans.full, **sent}, room)
             refusal = str(reply.get("not_algebraic", ""))
             if not refusal or not self.about["lse"]:
                 return reply, outputs
-            reply, outputs = self._ask(self._executor, order, {"plan": plans.bare, **sent}, room)
+            reply, outputs = self._ask(self._plan_process, order, {"plan": plans.bare, **sent}, room)
             return {**reply, "lse_refusal": refusal}, outputs
         except _Failed as failure:
             return failure.reply, {}
@@ -298,56 +255,48 @@ class CandidateProcesses:
         return Path(self._folder.name)
 
     def _processes(self) -> tuple[GuardedProcess, ...]:
-        return (self._candidate, self._executor) if self._executor else (self._candidate,)
+        return (self._candidate, self._plan_process) if self._plan_process else (self._candidate,)
 
-    def _start_executor(self, *, gpu: bool) -> GuardedProcess:
-        process = simulating_process(EXECUTOR, self._quota, self._cache.root, self._reads, gpu=gpu)
-        try:
-            process.await_ready()
-        except BaseException:
-            process.close()
-            raise
-        return process
+    def _start_plan_process(self, *, gpu: bool) -> GuardedProcess:
+        return simulating_process(PLAN_SERVER, self._quota, self._cache.root, self._reads, gpu=gpu).await_ready()
 
     def _open_gpu(self, process: GuardedProcess, arch: str | None) -> tuple[str, str, int]:
-        """Open the GPU in the executor; return its name, its architecture, and its multiprocessors."""
+        """Open the GPU in the plan server; return its name, its architecture, and its multiprocessors."""
         deadline = time.monotonic() + START_SECONDS
         try:
-            header, _ = process.exchange({"do": "open", "arch": arch}, {}, 0, deadline)
-            reply = _checked(ExecutorReply, header)
+            reply, _ = process.ask(PlanReply, {"do": "open", "arch": arch}, {}, 0, deadline)
         except WireError as error:
             raise MachineError(f"the GPU cannot be opened: {error}{process.quote()}") from None
         if reply.status is not None:
             raise (UserError if reply.status == Status.BUILD_FAILED else MachineError)(reply.reason)
         return reply.device, reply.arch, reply.sms
 
-    def _load(self, order: Mapping[str, Any], pickle: Array) -> dict[str, Any]:
-        process = self._candidate
-        try:
-            about, _ = process.exchange(order, {"pickle": pickle}, 0, time.monotonic() + START_SECONDS)
-        except WireTimeout:
-            raise UserError(f"the candidate does not load within {START_SECONDS:g} s{process.quote()}") from None
-        except WireClosed:
-            ending = process.ending()
-            kind = MachineError if ending.killed else UserError
-            raise kind(f"the candidate does not load: {ending}{process.quote()}") from None
-        except WireError as error:
-            raise UserError(f"the candidate does not load: its process answered with a {error}") from None
-        if not about.get("ok"):
-            refusal = MachineError if about.get("machine") else UserError
-            raise refusal(plain(str(about.get("message", "the candidate does not load"))))
-        try:
-            checked = _checked(About, about).model_dump()
-        except WireError as error:
-            raise UserError(f"the candidate does not load: its process answered with a {error}") from None
-        sums = "" if self._numerics == DEFAULT_NUMERICS else f", numerics {self._numerics}"
-        simulator = f"simulator {checked['arch']}{sums}"
-        device = simulator if checked["kind"] == "cuda" else f"cpu (torch {version('torch')})"
-        return {**checked, "device": device}
+    def _load(self, spec: CandidateSpec, arch: str | None, problems: Sequence[Problem]) -> About:
+        """Load the candidate, and return its description of itself."""
+        load = {"do": "load", "kind": spec.kind, "spec": spec.spec}
+        describe = {"do": "about", "settings": self._options.config, "arch": arch, "problems": problems}
+        process, deadline = self._candidate, time.monotonic() + START_SECONDS
+        for order, arrays in ((load, {"pickle": spec.pickle}), (describe, {})):
+            try:
+                reply, _ = process.ask(CandidateReply, order, arrays, 0, deadline)
+            except WireError as error:
+                raise process.no_answer(error, "the candidate does not load", START_SECONDS) from None
+            if reply.status is not None:
+                reason = f"the candidate does not load: it {reply.reason}"
+                kind = MachineError if reply.status == Status.INFRA_ERROR else UserError
+                raise kind(reason if reply.status == Status.CRASHED else reply.reason)
+        if reply.about is None:
+            raise UserError("the candidate does not load: its process did not describe it")
+        return reply.about
+
+    def _simulator(self, arch: str) -> str:
+        """Name of the simulator as a device."""
+        numerics = self._options.numerics
+        return f"simulator {arch}" + ("" if numerics == DEFAULT_NUMERICS else f", numerics {numerics}")
 
     def _begin(self) -> None:
-        """Start the time limit :attr:`_timeout`."""
-        self._limit(_BUILD_SECONDS if self._on_gpu else self._timeout)
+        """Start the time limit of a case."""
+        self._limit(_BUILD_SECONDS if self._options.gpu else self._options.case_seconds)
         self._candidate.forget_output()
 
     def _limit(self, seconds: float) -> None:
@@ -356,52 +305,45 @@ class CandidateProcesses:
 
     def _plans(self, problem: Problem, *, ring: bool = False) -> _Plans | None:
         """The candidate's launch plan for ``problem``, as data; None for a callable."""
-        if self._executor is None:
+        if self._plan_process is None:
             return None
-        lse = bool(self.about["lse"])
-        order = {"do": "plan", "problem": problem.to_dict(), "ring": ring}
+        lse, config = bool(self.about["lse"]), self._algebraic if ring else self._config
+        order = {"do": "plan", "problem": problem, "config": config, "lse": lse, "arch": self._arch}
+        order["sms"] = self.about["sms"]
         _, results = self._ask(self._candidate, order, {}, MOST_PLAN)
         try:
             data = results["plan"].tobytes() if "plan" in results else b""
-            plan = read_plan(data, problem_buffers(problem, lse=lse), self._include_dirs)
+            plan = read_plan(data, problem_buffers(problem, lse=lse), self._options.include_dirs)
         except PlanError as error:
             raise _Failed(Status.BUILD_FAILED, str(error)) from None
-        if self._on_plan is not None:
-            self._on_plan(problem, plan, self._arch)
+        if self._options.on_plan is not None:
+            self._options.on_plan(problem, plan, self._arch)
         plans = _Plans(_as_bytes(plan), _as_bytes(plan.without("lse")) if lse else _as_bytes(plan))
-        if self._on_gpu:
-            order = {"do": "build", "arch": self._arch, "cache": str(self._cache.root)}
+        if self._options.gpu:
             # Builds come first, so that the short time limit on a GPU applies to the runs alone.
-            self._ask(
-                self._executor,
-                order,
-                {"plan": plans.full},
-                0,
-            )
-            self._limit(self._timeout)
+            self._ask(self._plan_process, {"do": "build", **self._build}, {"plan": plans.full}, 0)
+            self._limit(self._options.case_seconds)
         return plans
 
     def _once(
         self,
-        problem: Mapping[str, Any],
+        problem: Problem,
         inputs: Arrays,
         plan: Array | None,
         poison: int,
-        reuse: bool,
-        watched: bool,
+        *,
+        reuse: bool = False,
+        watched: bool = True,
         layout: Layout = Layout.CONTIGUOUS,
     ) -> Answer:
-        room = 4 * sum(array.nbytes for array in inputs.values()) + (1 << 20)
-        if plan is None or self._executor is None:
-            process = self._candidate
-            memory = {"poison": poison, "reuse": reuse, "layout": layout}
-            order = {"do": "call", "problem": problem, **memory}
-            reply, results = self._ask(process, order, inputs, room)
+        room = room_for(inputs)
+        if plan is None or self._plan_process is None:
+            process, order = self._candidate, {"do": "call", "problem": problem, "reuse": reuse, "layout": layout}
         else:
-            process = self._executor
-            settings = {"arch": self._arch, "cache": str(self._cache.root), "poison": poison, "watched": watched}
-            settings |= {"max_steps": self._max_steps, "numerics": self._numerics, "alone": self.alone}
-            reply, results = self._ask(process, {"do": "run", **settings}, {"plan": plan, **inputs}, room)
+            process, inputs = self._plan_process, {"plan": plan, **inputs}
+            order = {"do": "run", **self._build, "watched": watched, "alone": self.alone}
+            order["numerics"] = self._options.numerics
+        reply, results = self._ask(process, {**order, "poison": poison}, inputs, room)
         if not results:
             raise self._died(process, WireError("message without an output"))
         held = {"confinement": self._candidate.confinement, "confined_by": self._candidate.confined_by}
@@ -417,11 +359,12 @@ class CandidateProcesses:
         """Send an order and wait for its answer; raises _Failed for a failure, CandidateDied if there is no answer."""
         try:
             if process is self._candidate:
-                header, results = process.exchange(order, arrays, room, self._deadline)
-                reply = _checked(Reply, header).model_dump(exclude_unset=True)
+                answer, results = process.ask(Reply, order, arrays, room, self._deadline)
+                reply = answer.model_dump(exclude_unset=True)
+                if answer.status == Status.CRASHED:
+                    reply["reason"] = f"the candidate {answer.reason}"
             else:
-                header, results = process.exchange(order, arrays, room + MOST_BUILDS, self._deadline)
-                checked = _checked(ExecutorReply, header)
+                checked, results = process.ask(PlanReply, order, arrays, room + MOST_BUILDS, self._deadline)
                 reply = checked.model_dump(exclude_unset=True, exclude={"builds"})
                 keep_builds(self._cache, checked.builds, results)
         except WireError as error:
@@ -456,6 +399,11 @@ class _Plans(NamedTuple):
     bare: Array
 
 
+def room_for(inputs: Arrays) -> int:
+    """Most bytes of the outputs of a run."""
+    return 4 * sum(array.nbytes for array in inputs.values()) + (1 << 20)
+
+
 def _as_bytes(plan: SentPlan) -> Array:
     return np.frombuffer(plan.model_dump_json().encode(), np.uint8)
 
@@ -466,11 +414,3 @@ class _Failed(Exception):
     def __init__(self, status: Status, reason: str, groups: Sequence[Mapping[str, Any]] = ()) -> None:
         super().__init__(reason)
         self.reply = {"status": status.value, "reason": reason, "groups": groups}
-
-
-def _checked(kind: type[M], header: Mapping[str, Any]) -> M:
-    """``header`` as a message of that kind; raises WireError if it is malformed."""
-    try:
-        return kind.model_validate(header)
-    except ValidationError as error:
-        raise WireError(f"message that is none ({plain(error.errors()[0]['msg'])})") from None

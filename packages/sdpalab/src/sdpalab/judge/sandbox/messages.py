@@ -13,11 +13,11 @@ from sdpalab.judge.verdict import Status
 __all__ = [
     "MOST_TEXT",
     "About",
+    "CandidateReply",
     "DeclaredNumerics",
-    "ExecutorReply",
     "KernelDescription",
-    "KernelReply",
     "Message",
+    "PlanReply",
     "Reply",
     "hazard_reason",
     "plain",
@@ -77,6 +77,13 @@ class DeclaredNumerics(Message):
     products: Text = "problem"
     tanh: Text = "float32"
     accumulate_terms: int | None = None
+    score_gradients: Text = "problem"
+    value_gradients: Text = "float32"
+    partial_rows: int = 0
+
+
+Knob = int | Text
+Knobs = dict[Text, Knob]
 
 
 class About(Message):
@@ -92,11 +99,11 @@ class About(Message):
 
     kind: Literal["cuda", "callable"]
     name: Annotated[Text, Field(min_length=1, max_length=200)]
-    config: Text = ""
+    config: Knobs = {}
     arch: Annotated[Text, Field(max_length=20)] = ""
     refuses: Text | None = None
     lse: bool = False
-    algebraic: Text = ""
+    algebraic: Knobs = {}
     numerics: DeclaredNumerics | None = None
     declares_support: bool = False
     rejects: list[Text | None] = []
@@ -153,15 +160,15 @@ class SentGroup(Message):
 
 
 class NewBuild(Message):
-    """An entry of the build cache that the executor has made; its files are sent beside it as bytes."""
+    """An entry of the build cache that the plan server has made; its files are sent beside it as bytes."""
 
     name: Annotated[str, Field(pattern=r"^[\w.+-]{1,200}$")]
     key: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     files: list[Literal["kernel.ptx", "kernel.cubin", "build.json"]]
 
 
-class ExecutorReply(Reply):
-    """Fields that only the executor may send, not a candidate's process.
+class PlanReply(Reply):
+    """Fields that only the plan server may send, not a candidate's process.
 
     ``groups`` are the hazards of the simulator by kind and pair of source lines, including those before a failure.
     ``ring`` is the ring in which a plan ran, and ``not_algebraic`` the reason why it did not. ``arch`` and ``sms`` are
@@ -182,10 +189,6 @@ class ExecutorReply(Reply):
     not_algebraic: Text = ""
     builds: list[NewBuild] = []
     set_aside: Text = ""
-
-
-Knob = int | Text
-Knobs = dict[Text, Knob]
 
 
 class KernelDescription(Message):
@@ -219,10 +222,14 @@ class LaunchNeeds(Message):
     dynamic_smem: int
 
 
-class KernelReply(Reply):
-    """Answer of the process of a user's kernel; a launch plan is sent beside it as bytes."""
+class CandidateReply(Reply):
+    """Answer of a candidate's process to an order other than a call; a launch plan is sent beside it as bytes.
 
-    about: KernelDescription | None = None
+    Each field is the result of the order of that name (:mod:`sdpalab.judge.sandbox.candidate_server`).
+    """
+
+    about: About | None = None
+    description: KernelDescription | None = None
     refusal: Text | None = None
     config: Knobs | None = None
     numerics: DeclaredNumerics | None = None

@@ -1,7 +1,7 @@
 """A launch plan as data, sent from the process that ran the candidate's Python to the process that executes it.
 
-The executor receives text and numbers: CUDA C++ source, or PTX from Triton, with buffers and launches. A plan has no
-field for machine code: the executor compiles it from the text whose digest it reports.
+The plan server receives text and numbers: CUDA C++ source, or PTX from Triton, with buffers and launches. A plan has no
+field for machine code: the plan server compiles it from the text whose digest it reports.
 """
 
 from __future__ import annotations

@@ -19,10 +19,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.sandbox.candidate import prepare
+from sdpalab.judge.sandbox.candidate_server import SERVER
 from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota, describe
-from sdpalab.judge.sandbox.messages import KernelDescription, KernelReply, LaunchNeeds, plain
+from sdpalab.judge.sandbox.messages import CandidateReply, KernelDescription, LaunchNeeds, plain
 from sdpalab.judge.sandbox.plans import MOST_PLAN, read_plan
-from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
+from sdpalab.judge.sandbox.wire import WireError
 from sdpalab.judge.sandbox.workshop import ConfinedWorkshop
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config, Kernel, Numerics, StaticLimits, UnsupportedProblem
@@ -35,7 +36,6 @@ __all__ = ["NotBuilt", "SandboxedKernel", "compile_for", "configured_kernel", "k
 
 _log = logging.getLogger(__name__)
 
-SERVER = "sdpalab.judge.sandbox.kernel_server"
 ANSWER_SECONDS = 300.0
 """Seconds for one answer, which may include the compilation of a Triton function."""
 _CPU_SECONDS = 3600
@@ -150,13 +150,14 @@ class SandboxedKernel(Kernel):
         self._include_dirs = tuple(include_dirs)
         self._spec, self._file = spec, Path(f"{f'{spec}:'.partition('.py:')[0]}.py")
         reads = (*candidate.files, *include_dirs)
-        self._process = GuardedProcess(SERVER, Quota(cpu_seconds=_CPU_SECONDS), untrusted=True, read=reads)
+        self._process = GuardedProcess(
+            SERVER, Quota(cpu_seconds=_CPU_SECONDS), untrusted=True, read=reads
+        ).await_ready()
         try:
-            self._process.await_ready()
             if self._process.confinement != "namespaces":
                 _log.warning("%s: %s", spec, describe(self._process.confinement, self._process.confined_by))
-            about, _ = self._ask({"do": "load", "spec": spec}, seconds=START_SECONDS)
-            description = about.about
+            self._ask("load", seconds=START_SECONDS, kind=candidate.kind, spec=spec)
+            description = self._ask("description")[0].description
             if description is None:
                 raise UserError(f"{spec} does not load: its process did not describe it")
             if description.kind == "callable":
@@ -185,8 +186,7 @@ class SandboxedKernel(Kernel):
 
     def resolved(self, problem: Problem, config: Config, sms: int) -> Config:
         """See :meth:`Kernel.resolved`."""
-        order = {"do": "resolve", "problem": problem.to_dict(), "config": dict(config), "sms": sms}
-        return Config(self._ask(order)[0].config or {})
+        return Config(self._ask("config", problem=problem, config=config, sms=sms)[0].config or {})
 
     def launch_plan(
         self,
@@ -199,8 +199,7 @@ class SandboxedKernel(Kernel):
     ) -> LaunchPlan:
         """See :meth:`Kernel.launch_plan`; Triton's modules are already compiled for :attr:`arch`."""
         config = self.config_for(problem, gpu) if config is None else config
-        order = {"do": "plan", "problem": problem.to_dict(), "config": dict(config), "lse": lse, "sms": sms}
-        _, results = self._ask({**order, "arch": self.arch}, room=MOST_PLAN)
+        _, results = self._ask("plan", room=MOST_PLAN, problem=problem, config=config, lse=lse, sms=sms, arch=self.arch)
         data = results["plan"].tobytes() if "plan" in results else b""
         plan = read_plan(data, problem_buffers(problem, lse=lse), self._include_dirs).plan(modules=True)
         return self.workshop.own(plan)
@@ -213,8 +212,7 @@ class SandboxedKernel(Kernel):
         Returns for each configuration the reason why it cannot run one of the problems, or the needs of each launch,
         for every problem on GPUs with ``sms`` multiprocessors.
         """
-        order = {"do": "survey", "problems": [problem.to_dict() for problem in problems], "sms": list(sms)}
-        reply, _ = self._ask({**order, "configs": [dict(config) for config in configs]})
+        reply, _ = self._ask("survey", configs=configs, problems=problems, sms=sms)
         if reply.survey is None or len(reply.survey) != len(configs):
             raise UserError(f"{self._spec}: its process did not answer for every configuration")
         return list(reply.survey)
@@ -228,45 +226,37 @@ class SandboxedKernel(Kernel):
         self.workshop.close()
 
     def _reject(self, problem: Problem, config: Config) -> str | None:
-        return self._ask({"do": "reject", "problem": problem.to_dict(), "config": dict(config)})[0].refusal
+        return self._ask("refusal", problem=problem, config=config)[0].refusal
 
     def _numerics(self, config: Config) -> Numerics:
-        declared = self._ask({"do": "numerics", "config": dict(config)})[0].numerics
+        declared = self._ask("numerics", config=config)[0].numerics
         return Numerics.from_dict(declared.model_dump()) if declared else Numerics()
 
     def _limits(self, problem: Problem) -> StaticLimits:
-        declared = self._ask({"do": "limits", "problem": problem.to_dict()})[0].limits
+        declared = self._ask("limits", problem=problem)[0].limits
         try:
             return TypeAdapter(StaticLimits).validate_python(declared)
         except ValidationError as error:
             raise UserError(f"{self._spec} declares limits that are none ({_first(error)})") from None
 
     def _ask(
-        self, order: Mapping[str, Any], *, room: int = 0, seconds: float = ANSWER_SECONDS
-    ) -> tuple[KernelReply, dict[str, npt.NDArray[np.uint8]]]:
+        self, do: str, *, room: int = 0, seconds: float = ANSWER_SECONDS, **fields: Any
+    ) -> tuple[CandidateReply, dict[str, npt.NDArray[np.uint8]]]:
         """Send an order; return the answer, or raise the exception of its failure."""
         self._process.forget_output()
         usable, self.usable = self.usable, False
+        order, deadline = {"do": do, **fields}, time.monotonic() + seconds
         try:
-            header, results = self._process.exchange(order, {}, room, time.monotonic() + seconds)
-            reply = KernelReply.model_validate(header)
-            self.usable = usable
-        except ValidationError as error:
-            raise UserError(f"{self._spec}: its process answered what is no answer ({_first(error)})") from None
-        except WireTimeout:
-            raise UserError(f"{self._spec}: no answer within {seconds:g} s{self._process.quote()}") from None
-        except WireClosed:
-            ending = self._process.ending()
-            kind = MachineError if ending.killed else UserError
-            raise kind(f"{self._spec}: {ending}{self._process.quote()}") from None
+            reply, results = self._process.ask(CandidateReply, order, {}, room, deadline)
         except WireError as error:
-            raise UserError(f"{self._spec}: its process answered with a {error}") from None
+            raise self._process.no_answer(error, self._spec, seconds) from None
+        self.usable = usable
         if reply.status is not None:
             raise _RAISED.get(reply.status, UserError)(_failure(self._spec, reply))
         return reply, results
 
 
-def _failure(spec: str, reply: KernelReply) -> str:
+def _failure(spec: str, reply: CandidateReply) -> str:
     """Reason of a failure; for an exception with the file that raised it."""
     return f"{spec} {reply.reason}" if reply.status == Status.CRASHED else reply.reason
 

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import select
+import signal
 import struct
 import time
 import traceback
@@ -35,6 +36,13 @@ MAX_HEADER = 1 << 24
 POLL_SECONDS = 0.25
 _FOREVER = 1e9
 _MOST_BYTES = 1 << 36
+
+
+def _plain_value(value: Any) -> Any:
+    """JSON value of an object: its own ``to_dict()``, or a dict or list of its items."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    return dict(value) if isinstance(value, Mapping) else list(value)
 
 
 class WireError(Exception):
@@ -73,7 +81,7 @@ class Channel:
         WireTimeout, WireClosed
         """
         listed = [[name, array.dtype.name, list(array.shape)] for name, array in (arrays or {}).items()]
-        text = json.dumps({**header, "arrays": listed}).encode()
+        text = json.dumps({**header, "arrays": listed}, default=_plain_value).encode()
         deadline = time.monotonic() + seconds
         self._write(struct.pack("<Q", len(text)) + text, deadline)
         for array in (arrays or {}).values():
@@ -153,12 +161,14 @@ class Channel:
 Answer = Callable[[Mapping[str, Any], Mapping[str, Array]], tuple[dict[str, Any], dict[str, Array]]]
 
 
-def serve(channel: Channel, answer: Answer) -> NoReturn:
+def serve(read_fd: int, write_fd: int, answer: Answer) -> NoReturn:
     """Send the ready message, then answer orders until the other side closes the wire or ends.
 
-    Each answer carries the ``number`` of its order. The process then exits at once, without exit handlers.
+    Each answer carries the ``number`` of its order. The process then exits at once, without exit handlers. Ctrl-C ends
+    only the other side.
     """
-    code = 1
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel, code = Channel(read_fd, write_fd), 1
     try:
         channel.send({"ready": True}, seconds=_FOREVER)
         while True:

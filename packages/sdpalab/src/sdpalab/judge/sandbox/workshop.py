@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ValidationError
 
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.sandbox.candidate import file_of, foreign_cache, is_file, source_of
@@ -100,14 +99,14 @@ class ConfinedWorkshop:
         files = self._ask(order, {name: np.frombuffer(text, np.uint8) for name, text in texts.items()})
         if files.keys() != {"ptx", "cubin", "entry", "log"}:
             raise MachineError(f"{self._spec}: the process that compiles it sent no build")
-        entry, log = (files[name].decode(errors="replace") for name in ("entry", "log"))
-        return Compiled(files["ptx"], files["cubin"], entry, log)
+        entry, log = (files[name].tobytes().decode(errors="replace") for name in ("entry", "log"))
+        return Compiled(files["ptx"].tobytes(), files["cubin"].tobytes(), entry, log)
 
     def run_tool(self, tool: str, options: tuple[str, ...], cubin: bytes) -> str:
         """As :func:`warpsan.build.tools.run_tool`."""
         order = {"do": "tool", "tool": tool, "options": list(options)}
-        text = self._ask(order, {"cubin": np.frombuffer(cubin, np.uint8)}).get("text", b"")
-        return text.decode(errors="replace")
+        text = self._ask(order, {"cubin": np.frombuffer(cubin, np.uint8)}).get("text", np.empty(0, np.uint8))
+        return text.tobytes().decode(errors="replace")
 
     def simulate(
         self,
@@ -139,7 +138,7 @@ class ConfinedWorkshop:
     def _run(
         self, order: Mapping[str, Any], arrays: Mapping[str, Any], options: Mapping[str, Any]
     ) -> tuple[SimulatedRun, dict[str, Array]]:
-        outputs = self._arrays(order, arrays, _RUN_SECONDS)
+        outputs = self._ask(order, arrays, _RUN_SECONDS)
         try:
             run = SimulatedRun.of(outputs.pop("run").tobytes())
         except (KeyError, ValueError):
@@ -164,28 +163,13 @@ class ConfinedWorkshop:
         if process is not None:
             process.close()
 
-    def _ask(self, order: Mapping[str, Any], arrays: Mapping[str, Any]) -> dict[str, bytes]:
-        files = self._arrays(order, arrays, _SECONDS)
-        return {name: content.tobytes() for name, content in files.items()}
-
-    def _arrays(self, order: Mapping[str, Any], arrays: Mapping[str, Any], seconds: float) -> dict[str, Array]:
+    def _ask(self, order: Mapping[str, Any], arrays: Mapping[str, Any], seconds: float = _SECONDS) -> dict[str, Array]:
+        """Send an order; return the arrays of the answer, or raise the exception of its failure."""
         with self._lock:
-            process = self._process
-            if process is None:
-                quota = Quota(cpu_seconds=_CPU_SECONDS)
-                process = simulating_process(_MODULE, quota, self.cache.root, self._reads)
-                self._process = process
-                try:
-                    process.await_ready()
-                    if process.confinement != "namespaces" and not is_user_file(self._spec):  # or already reported
-                        _log.warning("%s: %s", self._spec, describe(process.confinement, process.confined_by))
-                except BaseException:
-                    self.close()
-                    raise
+            process = self._process = self._process or self._started()
             try:
-                header, files = process.exchange(order, arrays, _MOST_BYTES, time.monotonic() + seconds)
-                reply = WorkshopReply.model_validate(header)
-            except (WireError, ValidationError) as error:
+                reply, files = process.ask(WorkshopReply, order, arrays, _MOST_BYTES, time.monotonic() + seconds)
+            except WireError as error:
                 why = f"building it failed: {error}{process.quote()}"
                 self.close()
                 raise MachineError(f"{self._spec}: {why}") from None
@@ -194,6 +178,13 @@ class ConfinedWorkshop:
         if reply.failure:
             raise (UserError if reply.failure == "input" else MachineError)(reply.message)
         return files
+
+    def _started(self) -> GuardedProcess:
+        quota = Quota(cpu_seconds=_CPU_SECONDS)
+        process = simulating_process(_MODULE, quota, self.cache.root, self._reads).await_ready()
+        if process.confinement != "namespaces" and not is_user_file(self._spec):  # or already reported
+            _log.warning("%s: %s", self._spec, describe(process.confinement, process.confined_by))
+        return process
 
 
 @contextmanager

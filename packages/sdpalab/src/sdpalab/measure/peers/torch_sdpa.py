@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdpalab.judge.tensors import to_torch_mask
-from sdpalab.judge.witness import joined_mask
+from sdpalab.judge.torch_backends import joined_mask
 from sdpalab.measure.peers.peer import Envelope, Peer
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The process that executes launch plans: ``executor.main(read_fd, write_fd)``, started under guard by the judge.
+"""The process that executes launch plans: ``plan_server.main(read_fd, write_fd)``, started under guard by the judge.
 
 No Python of a candidate ever runs in it: it receives a plan as data, builds the plan's CUDA C++ (or assembles Triton's
 PTX), and runs it on the simulator or on a GPU. Its reports of hazards and of changed inputs are therefore reliable.
@@ -6,7 +6,6 @@ PTX), and runs it on the simulator or on a GPU. Its reports of hazards and of ch
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.algebra.running import run_in_ring
 from sdpalab.judge.sandbox.new_builds import send_builds
 from sdpalab.judge.sandbox.plans import SentPlan, SentStep
-from sdpalab.judge.sandbox.wire import Channel, serve
+from sdpalab.judge.sandbox.wire import serve
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.run import GpuExecutor, KernelFault, RunResult, SimulatedExecutor
@@ -38,8 +37,7 @@ MOST_HAZARDS = 20
 
 def main(read_fd: int, write_fd: int) -> None:
     """Serve one judge until it closes the wire."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    serve(Channel(read_fd, write_fd), _PlanServer().answer)
+    serve(read_fd, write_fd, _PlanServer().answer)
 
 
 class _PlanServer:
@@ -173,4 +171,4 @@ def _classify(error: Exception) -> tuple[Status, str]:
         return Status.BUILD_FAILED, text
     if isinstance(error, MachineError):
         return Status.INFRA_ERROR, text
-    return Status.INFRA_ERROR, f"the executor itself failed: {type(error).__name__}: {text}"
+    return Status.INFRA_ERROR, f"the plan server itself failed: {type(error).__name__}: {text}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sdpalab.judge.covering import LARGE_PROBLEMS, PROBES, covering_cases
+from sdpalab.judge.same_code import LARGE_PROBLEMS, PROBES, cases_with_same_code
 from sdpalab.kernels.equivalent import MOST_FLOPS, modules_of
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.problem import Problem
@@ -10,7 +10,7 @@ from sdpalab.problem import Problem
 
 def test_the_code_of_large_problems_is_judged_on_small_ones() -> None:
     hopper = KERNELS["hopper"]
-    covering = covering_cases(hopper, None, LARGE_PROBLEMS, sms=132)
+    covering = cases_with_same_code(hopper, None, LARGE_PROBLEMS, sms=132)
     assert covering.missing == {}
     judged = {spec.problem for spec in covering.specs}
     wanted = [modules_of(hopper.launch_plan(problem, sms=132)) for problem in LARGE_PROBLEMS]
@@ -23,13 +23,13 @@ def test_the_code_of_large_problems_is_judged_on_small_ones() -> None:
 
 
 def test_problems_with_one_code_are_judged_once() -> None:
-    covering = covering_cases(KERNELS["wmma"], None, [Problem(1, 8, length, 64) for length in (4096, 8192)])
+    covering = cases_with_same_code(KERNELS["wmma"], None, [Problem(1, 8, length, 64) for length in (4096, 8192)])
     assert len({spec.problem for spec in covering.specs}) == 1
     assert len({spec.name for spec in covering.specs}) == len(covering.specs)
 
 
 def test_what_a_kernel_refuses_is_missing_with_its_reason() -> None:
     refused = Problem(1, 16, 16384, 128)
-    covering = covering_cases(KERNELS["cublas"], None, [refused])
+    covering = cases_with_same_code(KERNELS["cublas"], None, [refused])
     assert covering.specs == ()
     assert "keeps all scores and weights in memory" in covering.missing[refused.label]

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sdpalab.judge.cases import CaseSpec, possible, quick_cases
-from sdpalab.kernels.equivalent import equivalent_small
+from sdpalab.kernels.equivalent import problem_with_same_code
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.problem import NAMED_PROBLEMS, Problem
 
-__all__ = ["LARGE_PROBLEMS", "Covering", "covering_cases"]
+__all__ = ["LARGE_PROBLEMS", "SameCodeCases", "cases_with_same_code"]
 
 LARGE_PROBLEMS = (NAMED_PROBLEMS["prefill-4k"], Problem(2, 16, 4096, 128))
 """Timed problems beside the mission shape; a verdict from a GPU also covers their code."""
@@ -21,7 +21,7 @@ rescale."""
 
 
 @dataclass(frozen=True)
-class Covering:
+class SameCodeCases:
     """``specs`` judge the code of some problems; ``missing`` holds the reasons for the other problems, by their
     labels."""
 
@@ -29,9 +29,9 @@ class Covering:
     missing: Mapping[str, str]
 
 
-def covering_cases(
+def cases_with_same_code(
     kernel: Kernel, config: Config | None, problems: Sequence[Problem], *, sms: int | None = None
-) -> Covering:
+) -> SameCodeCases:
     """Cases on small problems that execute the code of ``problems``: two with normal inputs, and the probes.
 
     Parameters
@@ -48,13 +48,13 @@ def covering_cases(
     for problem in problems:
         reason = kernel.reject_reason(problem, config)
         if reason is None:
-            small = equivalent_small(kernel, config, problem, sms=sms)
+            small = problem_with_same_code(kernel, config, problem, sms=sms)
             reason = small.reason
             if small.problem is not None:
                 specs |= {spec.name: spec for spec in _cases(small.problem)}
         if reason:
             missing[problem.label] = reason
-    return Covering(tuple(specs.values()), missing)
+    return SameCodeCases(tuple(specs.values()), missing)
 
 
 def _cases(problem: Problem) -> list[CaseSpec]:

@@ -1,4 +1,4 @@
-"""Witnesses: each backend of torch's attention by name, on what it takes, and a sentence where there is none."""
+"""Torch backends: each backend of torch's attention by name, on what it takes, and a sentence where there is none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sdpalab.inputs import make_inputs
 from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.rule.limits import UNIT_ROUNDOFF, measure
 from sdpalab.judge.rule.yardstick import torch_output
-from sdpalab.judge.witness import BACKENDS, Backend, WitnessUnavailable, witness_output
+from sdpalab.judge.torch_backends import BACKENDS, Backend, BackendUnavailable, backend_output
 from sdpalab.problem import Problem
 
 PLAIN = Problem(1, 2, 65, 64)
@@ -33,7 +33,7 @@ def arguments(problem: Problem) -> dict[str, object]:
 
 def error_of(problem: Problem, backend: Backend | None, device: str) -> float:
     asked = arguments(problem)
-    out = witness_output(**asked, backend=backend, device=device)
+    out = backend_output(**asked, backend=backend, device=device)
     assert out.dtype == asked["q"].dtype
     assert out.shape == problem.q_shape
     return measure(out, attention_float64(**asked), problem.dtype).rel_l2
@@ -44,8 +44,8 @@ def available_backends(device: str) -> tuple[Backend, ...]:
     available = []
     for backend in BACKENDS[device]:
         try:
-            witness_output(**arguments(PLAIN), backend=backend, device=device)
-        except WitnessUnavailable:
+            backend_output(**arguments(PLAIN), backend=backend, device=device)
+        except BackendUnavailable:
             continue
         available.append(backend)
     return tuple(available)
@@ -54,13 +54,13 @@ def available_backends(device: str) -> tuple[Backend, ...]:
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.label)
 @pytest.mark.parametrize("backend", [*BACKENDS["cpu"], None], ids=str)
-def test_a_witness_on_the_cpu_computes_attention(problem: Problem, backend: Backend | None) -> None:
+def test_a_backend_on_the_cpu_computes_attention(problem: Problem, backend: Backend | None) -> None:
     assert error_of(problem, backend, "cpu") < UNIT_ROUNDOFF[problem.dtype]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", BACKENDS["cuda"], ids=str)
-def test_a_witness_on_a_gpu_computes_attention(backend: Backend) -> None:
+def test_a_backend_on_a_gpu_computes_attention(backend: Backend) -> None:
     if backend not in available_backends("cuda"):
         pytest.skip(f"torch {torch.__version__} has no {backend.value} attention on this GPU")
     for problem in PROBLEMS[:3]:
@@ -70,26 +70,26 @@ def test_a_witness_on_a_gpu_computes_attention(backend: Backend) -> None:
 
 def test_the_cpu_has_math_and_flash_and_they_are_not_the_same() -> None:
     assert available_backends("cpu") == (Backend.MATH, Backend.FLASH)
-    math, flash = (witness_output(**arguments(PLAIN), backend=backend) for backend in available_backends("cpu"))
+    math, flash = (backend_output(**arguments(PLAIN), backend=backend) for backend in available_backends("cpu"))
     assert not np.array_equal(math, flash)
 
 
 def test_torchs_own_choice_is_one_of_them() -> None:
-    own = witness_output(**arguments(PLAIN), backend=None).tobytes()
-    assert own in {witness_output(**arguments(PLAIN), backend=backend).tobytes() for backend in BACKENDS["cpu"]}
+    own = backend_output(**arguments(PLAIN), backend=None).tobytes()
+    assert own in {backend_output(**arguments(PLAIN), backend=backend).tobytes() for backend in BACKENDS["cpu"]}
 
 
 def test_the_yardstick_is_flash() -> None:
-    flash = witness_output(**arguments(PLAIN), backend=Backend.FLASH)
+    flash = backend_output(**arguments(PLAIN), backend=Backend.FLASH)
     assert torch_output(**arguments(PLAIN)).tobytes() == flash.tobytes()
 
 
 @pytest.mark.parametrize("backend", [Backend.EFFICIENT, Backend.CUDNN])
 def test_a_backend_that_is_not_there_is_named_with_what_torch_said(backend: Backend) -> None:
     with pytest.raises(
-        WitnessUnavailable, match=rf"torch {torch.__version__[:4]}.* no {backend.value} attention on cpu: ."
+        BackendUnavailable, match=rf"torch {torch.__version__[:4]}.* no {backend.value} attention on cpu: ."
     ):
-        witness_output(**arguments(PLAIN), backend=backend)
+        backend_output(**arguments(PLAIN), backend=backend)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
@@ -107,7 +107,7 @@ def test_a_torch_older_than_its_attention_module_is_called_in_its_own_way(monkey
     monkeypatch.setitem(sys.modules, "torch.nn.attention", None)
     monkeypatch.setattr(torch.backends.cuda, "sdp_kernel", sdp_kernel)
     for backend in (Backend.MATH, Backend.FLASH, Backend.EFFICIENT):
-        witness_output(**arguments(PLAIN), backend=backend)
+        backend_output(**arguments(PLAIN), backend=backend)
     assert asked == [{"enable_math"}, {"enable_flash"}, {"enable_mem_efficient"}]
-    with pytest.raises(WitnessUnavailable, match="older than that backend"):
-        witness_output(**arguments(PLAIN), backend=Backend.CUDNN)
+    with pytest.raises(BackendUnavailable, match="older than that backend"):
+        backend_output(**arguments(PLAIN), backend=Backend.CUDNN)

@@ -12,14 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
-from vandals import CATALOGUE, FIRST_SEQ, LEFT
+from harmful_candidates import CATALOGUE, FIRST_SEQ, LEFT
 
 from sdpalab.judge import Case, CaseSpec, Status, judge_candidate
 from sdpalab.judge.sandbox import guarded
 from sdpalab.problem import Problem
 
-FILE = Path(__file__).parent / "vandals.py"
-NAMES = [vandal.__name__ for vandal in CATALOGUE]
+FILE = Path(__file__).parent / "harmful_candidates.py"
+NAMES = [candidate.__name__ for candidate in CATALOGUE]
 
 
 def judged(names: list[str], timeout: float = 10.0) -> dict[str, Case]:
@@ -29,7 +29,7 @@ def judged(names: list[str], timeout: float = 10.0) -> dict[str, Case]:
 
 
 def left_behind() -> list[str]:
-    """Processes that a vandal left, from wherever they are seen."""
+    """Processes that a candidate left, from wherever they are seen."""
     processes = []
     for comm in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):
@@ -77,12 +77,12 @@ def assert_status(name: str, case: Case) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_every_vandal_has_its_status(cases: dict[str, Case], name: str) -> None:
+def test_every_candidate_has_its_status(cases: dict[str, Case], name: str) -> None:
     assert_status(name, cases[name])
 
 
 @pytest.mark.slow
-def test_some_vandals_have_their_status_and_leave_nothing_running(namespaces: None) -> None:
+def test_some_candidates_have_their_status_and_leave_nothing_running(namespaces: None) -> None:
     for name, case in judged(["leaves_daemons", "changes_files", "aborts", "closes_its_pipes", "good"]).items():
         assert_status(name, case)
     assert nothing_left(), left_behind()

@@ -1,9 +1,8 @@
-"""Witnesses: the output of each backend of torch's scaled_dot_product_attention on the same inputs.
+"""The output of each backend of torch's scaled_dot_product_attention on the same inputs, for comparison.
 
-The reference is float64 (:mod:`sdpalab.inputs.reference`), not a backend. Each backend is a named witness, so a
-change of torch appears as a change of a witness, and never of a kernel. The backend ``None`` is torch's own choice,
-which a user of ``scaled_dot_product_attention`` gets; this choice may change between torch versions even if no backend
-changes.
+The reference is float64 (:mod:`sdpalab.inputs.reference`), not a backend, so a change of torch never appears as a
+change of a kernel. The backend ``None`` is torch's own choice, which a user of ``scaled_dot_product_attention`` gets;
+this choice may change between torch versions even if no backend changes.
 
 Works with every torch from 2.0 on, including versions that the lab itself does not accept, for comparisons of versions.
 """
@@ -34,11 +33,11 @@ __all__ = [
     "BACKENDS",
     "BEYOND_TORCH",
     "Backend",
-    "WitnessUnavailable",
+    "BackendUnavailable",
+    "backend_device",
+    "backend_output",
     "joined_mask",
     "sdpa_backend",
-    "witness_device",
-    "witness_output",
 ]
 
 Array = npt.NDArray[Any]
@@ -71,18 +70,18 @@ _CHOICE = threading.Lock()
 """Lock of torch's backend setting, which applies to the whole process."""
 
 
-class WitnessUnavailable(MachineError):
+class BackendUnavailable(MachineError):
     """This torch has no such backend on this device, or the backend does not support these inputs."""
 
 
-def witness_device() -> str:
+def backend_device() -> str:
     """``cuda`` where torch finds a GPU, otherwise ``cpu``."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def witness_output(
+def backend_output(
     q: Array,
     k: Array,
     v: Array,
@@ -115,7 +114,7 @@ def witness_output(
 
     Raises
     ------
-    WitnessUnavailable
+    BackendUnavailable
         If this torch has no such backend on the device, it fails on these inputs (with torch's message), or the problem
         has one of :data:`BEYOND_TORCH`.
     """
@@ -123,7 +122,7 @@ def witness_output(
 
     for name in BEYOND_TORCH:
         if name in scoring:
-            raise WitnessUnavailable(f"torch {torch.__version__} has no attention with {name}")
+            raise BackendUnavailable(f"torch {torch.__version__} has no attention with {name}")
     group, scale, causal = q.shape[1] // k.shape[1], scoring["scale"], scoring["causal"]
     mask = None
     if may_see_none(scoring) or (causal and rows is not None):
@@ -148,7 +147,7 @@ def witness_output(
     except (RuntimeError, AssertionError) as error:  # the latter from a build without CUDA
         named = "own choice of" if backend is None else backend.value
         message = (str(error) or type(error).__name__).splitlines()[0]
-        raise WitnessUnavailable(f"torch {torch.__version__} has no {named} attention on {device}: {message}") from None
+        raise BackendUnavailable(f"torch {torch.__version__} has no {named} attention on {device}: {message}") from None
 
 
 def joined_mask(q: Array, k: Array, rows: npt.NDArray[np.intp], scoring: Scoring) -> Array:
