@@ -169,7 +169,7 @@ class CandidateProcesses:
                 # Runs with checks reuse the code that the simulator has already translated.
                 watched = not notes.get("hazards")
                 reply, results = self._once(
-                    problem, arrays, plan, POISONS[not first], reuse=reuse, watched=watched, layout=layout
+                    problem.to_dict(), arrays, plan, POISONS[not first], reuse=reuse, watched=watched, layout=layout
                 )
                 outputs[name] = results["o"]
                 if first and self.about["lse"]:
@@ -199,7 +199,7 @@ class CandidateProcesses:
         self._begin()
         try:
             plans = self._plans(problem)
-            reply, results = self._once(problem, inputs, plans and plans.bare, POISONS[0])
+            reply, results = self._once(problem.to_dict(), inputs, plans and plans.bare, POISONS[0])
         except _Failed as failure:
             return failure.reply, {}
         return reply, {"o": results["o"]}
@@ -328,7 +328,7 @@ class CandidateProcesses:
 
     def _once(
         self,
-        problem: Problem,
+        problem: Mapping[str, Any],
         inputs: Arrays,
         plan: Array | None,
         poison: int,
