@@ -62,7 +62,7 @@ class JudgeRun:
     def __init__(self, processes: Start, specs: Sequence[CaseSpec], options: JudgeOptions) -> None:
         self._processes, self._specs, self._options = processes, list(specs), options
         self._interrupt = options.interrupt or Interrupt()
-        algebraic = algebra_problems(specs[0].problem) if options.algebra and not options.gpu else ()
+        algebraic = tuple(algebra_problems(specs[0].problem)) if options.algebra and not options.gpu else ()
         self._algebraic, self._algebra = iter(algebraic), list[AlgebraCase]()
         self._live: list[CandidateProcesses] = []
         self._hangs = 0

@@ -275,7 +275,8 @@ class CandidateProcesses:
     def _load(self, spec: CandidateSpec, arch: str | None, problems: Sequence[Problem]) -> About:
         """Load the candidate, and return its description of itself."""
         load = {"do": "load", "kind": spec.kind, "spec": spec.spec}
-        describe = {"do": "about", "settings": self._options.config, "arch": arch, "problems": problems}
+        describe = {"do": "about", "settings": self._options.config, "arch": arch}
+        describe["problems"] = [problem.to_dict() for problem in problems]
         process, deadline = self._candidate, time.monotonic() + START_SECONDS
         for order, arrays in ((load, {"pickle": spec.pickle}), (describe, {})):
             try:
@@ -309,7 +310,7 @@ class CandidateProcesses:
         if self._plan_process is None:
             return None
         lse, config = bool(self.about["lse"]), self._algebraic if ring else self._config
-        order = {"do": "plan", "problem": problem, "config": config, "lse": lse, "arch": self._arch}
+        order = {"do": "plan", "problem": problem.to_dict(), "config": config, "lse": lse, "arch": self._arch}
         order["sms"] = self.about["sms"]
         _, results = self._ask(self._candidate, order, {}, MOST_PLAN)
         try:
