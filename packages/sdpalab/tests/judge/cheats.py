@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from sdpalab.judge import verdict
-from sdpalab.judge.rule import reference
+from sdpalab.inputs import reference
 from sdpalab.judge.verdict import Status
 
 Tensor = torch.Tensor

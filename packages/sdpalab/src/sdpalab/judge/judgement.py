@@ -1,39 +1,27 @@
-"""One running judgement: sends cases to the candidate's processes, receives bytes, computes verdicts here."""
+"""One running judgement: distributes the cases over sets of a candidate's processes, and assembles the verdict."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any
 
 from sdpalab.errors import MachineError, UserError
-from sdpalab.inputs import Inputs, with_forward
-from sdpalab.judge.agreement import agreement
 from sdpalab.judge.algebra.outcome import AlgebraCase
 from sdpalab.judge.algebra.stage import algebra_case, algebra_problems, drawn
-from sdpalab.judge.case_inputs import case_inputs
-from sdpalab.judge.claims import claimed_by
+from sdpalab.judge.case_judge import CaseJudge, RunOfCase
 from sdpalab.judge.interrupt import Interrupt, wait_for
-from sdpalab.judge.layouts import Layout
 from sdpalab.judge.options import JudgeOptions
 from sdpalab.judge.pace import BackgroundJudge, Pace
-from sdpalab.judge.rule.evaluate import Evidence, declared_numerics, evaluate
-from sdpalab.judge.rule.relations import RELATIONS, broken_relation
 from sdpalab.judge.sandbox.isolation import CandidateDied, CandidateProcesses
 from sdpalab.judge.sandbox.plans import SentPlan
 from sdpalab.judge.selection import suitable_cases
 from sdpalab.judge.small_cases import CaseSpec
-from sdpalab.judge.stale import other_inputs
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.problem import Problem
 from warpsan.host import usable_cpus
@@ -68,30 +56,13 @@ def _import_torch() -> None:
         importlib.import_module("torch")
 
 
-class _RunOfCase(NamedTuple):
-    """Result of a candidate's processes for a case; ``other``: the inputs of the run between the two."""
-
-    number: int
-    inputs: Inputs
-    other: Inputs
-    about: Mapping[str, Any]
-    reply: Mapping[str, Any]
-    outputs: Mapping[str, npt.NDArray[Any]]
-
-    @property
-    def failed(self) -> bool:
-        """Whether no output exists to judge."""
-        return self.reply.get("status") is not None
-
-
 class JudgeRun:
     """State that the threads of one judgement share."""
 
     def __init__(self, processes: Start, specs: Sequence[CaseSpec], options: JudgeOptions) -> None:
         self._processes, self._specs, self._options = processes, list(specs), options
-        self._secret = options.secret or os.urandom(16)
         self._interrupt = options.interrupt or Interrupt()
-        algebraic = algebra_problems(specs[0].problem) if options.algebra and not options.gpu else ()
+        algebraic = tuple(algebra_problems(specs[0].problem)) if options.algebra and not options.gpu else ()
         self._algebraic, self._algebra = iter(algebraic), list[AlgebraCase]()
         self._live: list[CandidateProcesses] = []
         self._hangs = 0
@@ -99,12 +70,10 @@ class JudgeRun:
         self._cases: dict[int, Case] = {}
         self._lock = threading.Lock()
         self._queue: Iterator[int] = iter(())
-        self._compared: int | None = None
         self._pace: Pace | None = None
         self._alone = False
         """Whether one set of processes has all cores, so that one launch on the simulator may use them."""
         self._declared: dict[str, Any] | None = None
-        self._kind = ""
 
     def run(self) -> Verdict:
         """Judge all cases and assemble the verdict."""
@@ -115,21 +84,16 @@ class JudgeRun:
         first = self._worker()
         try:
             about = first.about
-            self._declared, self._kind = _declared(about), about["kind"]
-            self._specs = suitable_cases(self._specs, about, self._options.device)
-            self._compared = _compared(self._specs)
-            # Drawn after the candidate is loaded, so it cannot depend on these inputs.
-            self._specs = [
-                spec if spec.seed is not None else replace(spec, seed=self._hidden("seed", n, 6))
-                for n, spec in enumerate(self._specs)
-            ]
+            self._declared = _declared(about)
+            judge = CaseJudge(suitable_cases(self._specs, about, self._options.device), about, self._options)
+            self._specs = judge.specs
             self._queue = iter(range(len(self._specs)))
             sets = min(workers or 1, len(self._specs))
             installed = contextlib.nullcontext() if self._options.interrupt else self._interrupt.installed()
             with installed, self._interrupt.on_interrupt(self._stop), ThreadPoolExecutor(max(sets, 2)) as pool:
-                servers = [pool.submit(self._serve, worker) for worker in (first, *[None] * (sets - 1))]
+                servers = [pool.submit(self._serve, judge, worker) for worker in (first, *[None] * (sets - 1))]
                 if workers is None and usable_cpus() > 1:
-                    self._pace = Pace(len(self._specs), partial(self._start_another, pool, servers))
+                    self._pace = Pace(len(self._specs), partial(self._start_another, judge, pool, servers))
                 try:
                     for server in servers:  # which may add another
                         wait_for(server)
@@ -168,12 +132,12 @@ class JudgeRun:
             raise UserError(f"the candidate declares {declared} in this process, and {self._declared} in the first")
         return worker
 
-    def _start_another(self, pool: ThreadPoolExecutor, servers: list[Future[None]]) -> None:
+    def _start_another(self, judge: CaseJudge, pool: ThreadPoolExecutor, servers: list[Future[None]]) -> None:
         """Start a second set of processes, which shares the cores with the first; called with the lock held."""
         self._alone = False
         for worker in self._live:
             worker.alone = False
-        servers.append(pool.submit(self._serve, None))
+        servers.append(pool.submit(self._serve, judge, None))
 
     def _abandon(self) -> None:
         """Stop early: start no further case, and wait for no worker."""
@@ -188,7 +152,7 @@ class JudgeRun:
         self._interrupted = True
         self._abandon()
 
-    def _serve(self, worker: CandidateProcesses | None) -> None:
+    def _serve(self, judge: CaseJudge, worker: CandidateProcesses | None) -> None:
         """Take cases off the queue until it is empty; a worker that died is replaced.
 
         An output is judged while the candidate's processes compute the next one.
@@ -196,41 +160,39 @@ class JudgeRun:
         with BackgroundJudge() as background:
             try:
                 while (n := self._next()) is not None:
-                    inputs = case_inputs(self._specs[n])
                     case: Case | None = None
                     try:
                         worker = worker or self._worker()
-                        execution = self._executed(n, inputs, worker)
-                        if execution.failed or self._options.until_failure or self._specs[n].relation:
-                            case = self._case(n, inputs, self._related(execution, worker))
+                        run = judge.run(n, worker)
+                        if run.failed or self._options.until_failure or self._specs[n].relation:
+                            case = judge.case(run, worker)
                     except CandidateDied as death:
                         assert worker is not None
                         worker.close()
                         worker = None
-                        case = self._failed(n, inputs, death.status, death.reason)
+                        case = judge.failed(n, death.status, death.reason)
                     except MachineError as error:
-                        case = self._failed(n, inputs, Status.INFRA_ERROR, str(error))
+                        case = judge.failed(n, Status.INFRA_ERROR, str(error))
                     except UserError as error:
                         # It loaded before: a candidate that does not load again is broken, while the request is valid.
-                        case = self._failed(n, inputs, Status.CRASHED, str(error))
+                        case = judge.failed(n, Status.CRASHED, str(error))
                     if case is None:
-                        background.submit(partial(self._judged, execution))
+                        background.submit(partial(self._judged, judge, run))
                     else:
                         self._finish(n, case)
-                if worker is not None:
-                    self._run_in_ring(worker)
+                if worker is not None and worker.about["kind"] == "cuda":
+                    self._run_in_ring(judge, worker)
             finally:
                 if worker is not None:
                     worker.close()
 
-    def _judged(self, execution: _RunOfCase) -> None:
-        """Judge the outputs of an executed case."""
-        n, inputs = execution.number, execution.inputs
+    def _judged(self, judge: CaseJudge, run: RunOfCase) -> None:
+        """Judge the outputs of a case."""
         try:
-            case = self._case(n, inputs, self._evidence(execution))
+            case = judge.case(run)
         except MachineError as error:
-            case = self._failed(n, inputs, Status.INFRA_ERROR, str(error))
-        self._finish(n, case)
+            case = judge.failed(run.number, Status.INFRA_ERROR, str(error))
+        self._finish(run.number, case)
 
     def _finish(self, n: int, case: Case) -> None:
         """Add a case to the verdict; end the judgement if this case requires it."""
@@ -245,10 +207,8 @@ class JudgeRun:
             if self._options.progress:
                 self._options.progress(case)
 
-    def _run_in_ring(self, worker: CandidateProcesses) -> None:
+    def _run_in_ring(self, judge: CaseJudge, worker: CandidateProcesses) -> None:
         """Run the problems of the algebraic stage, all on the first worker without further cases."""
-        if worker.about["kind"] != "cuda":
-            return
         while True:
             with self._lock:
                 failed = self._options.until_failure and any(not case.passed for case in self._cases.values())
@@ -260,7 +220,7 @@ class JudgeRun:
                 reply, outputs = worker.run_in_ring(problem, drawn(problem))
             except CandidateDied as death:
                 died, reply, outputs = True, {"status": death.status.value, "reason": death.reason}, {}
-            case = algebra_case(problem, reply, outputs, self._keep, config=worker.about["algebraic"])
+            case = algebra_case(problem, reply, outputs, judge.keep, config=worker.about["algebraic"])
             with self._lock:
                 if not self._abandoned:
                     self._algebra.append(case)
@@ -280,85 +240,3 @@ class JudgeRun:
         assert self._options.on_plan is not None
         with self._lock:
             self._options.on_plan(problem, plan, arch)
-
-    def _executed(self, n: int, inputs: Inputs, worker: CandidateProcesses) -> _RunOfCase:
-        """Run a case."""
-        spec = self._specs[n]
-        other = with_forward(spec.problem, other_inputs(inputs, self._hidden("other", n, 8)))
-        reply, outputs = worker.run(spec.problem, inputs.arrays, other.arrays, layout=spec.layout)
-        return _RunOfCase(n, inputs, other, worker.about, reply, outputs)
-
-    def _evidence(self, execution: _RunOfCase) -> Evidence:
-        """Judge the outputs of a case on their own."""
-        n, inputs = execution.number, execution.inputs
-        spec = self._specs[n]
-        evidence = evaluate(
-            *(spec.problem, inputs, execution.about, execution.reply, execution.outputs), other=execution.other
-        )
-        if n == self._compared and evidence.judged and not spec.problem.backward:
-            distances = agreement(spec.problem, inputs, evidence.arrays["o"])
-            evidence = replace(evidence, run={**evidence.run, "witnesses": distances.to_dict() if distances else None})
-        return evidence
-
-    def _related(self, execution: _RunOfCase, worker: CandidateProcesses) -> Evidence:
-        """Judge the outputs of a case; for a case with a relation, also run and judge the related inputs."""
-        spec, inputs, evidence = self._specs[execution.number], execution.inputs, self._evidence(execution)
-        if not spec.relation or evidence.status is not Status.PASSED:
-            return evidence
-        relation, numerics = RELATIONS[spec.relation], declared_numerics(worker.about)
-        problem, related = relation.inputs(spec.problem, inputs)
-        reply, outputs = worker.attempt(problem, related.arrays)
-        if reply.get("status") is not None:
-            return replace(evidence, status=Status(reply["status"]), reason=str(reply["reason"]))
-        own = {name: evidence.arrays[name] for name in spec.problem.outputs}
-        broken, differs = broken_relation(relation, spec.problem, own, problem, related, outputs, numerics)
-        run = {**evidence.run, "relation": {"name": relation.name, "elements_that_differ": differs}}
-        return replace(evidence, status=Status.INCONSISTENT if broken else evidence.status, reason=broken, run=run)
-
-    def _hidden(self, what: str, n: int, size: int) -> int:
-        """A number of ``size`` bytes for a case, derived from the secret of this judgement."""
-        return int.from_bytes(hashlib.sha256(self._secret + f"{what} {n}".encode()).digest()[:size], "little")
-
-    def _failed(self, n: int, inputs: Inputs, status: Status, reason: str) -> Case:
-        return self._case(n, inputs, Evidence(status, reason))
-
-    def _case(self, n: int, inputs: Inputs, evidence: Evidence) -> Case:
-        spec = self._specs[n]
-        run, reason, judged = dict(evidence.run), evidence.reason, evidence.judged
-        if spec.trial:
-            run["trial"] = True
-        if spec.layout != Layout.CONTIGUOUS:
-            layout = Layout(spec.layout)
-            run["layout"] = layout.value
-            reason = reason and f"{reason}; Q, K and V lie {layout.says}"
-        if spec.claim:
-            run["claim"] = spec.claim
-            reason = reason and f"{reason}; judged unasked, because {claimed_by(spec.claim, self._kind)}"
-        return Case(
-            name=spec.name,
-            problem=spec.problem,
-            inputs=spec.inputs,
-            seed=spec.seed or 0,
-            status=evidence.status,
-            reason=reason,
-            errors=evidence.errors,
-            limits=evidence.limits,
-            figures={} if judged is None or not spec.problem.backward else judged.figures,
-            digests={name: self._keep(array) for name, array in {**inputs.arrays, **evidence.arrays}.items()},
-            run=run,
-        )
-
-    def _keep(self, array: npt.NDArray[Any]) -> str:
-        if self._options.store is None:
-            return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-        with self._lock:
-            return self._options.store.put(array)
-
-
-def _compared(specs: Sequence[CaseSpec]) -> int | None:
-    """The case that the torch backends compute: the largest problem with normal inputs from a public seed.
-
-    One case suffices to compare outputs, and a public seed makes it reproducible.
-    """
-    public = [n for n, spec in enumerate(specs) if spec.inputs == "normal" and spec.seed is not None]
-    return max(public, key=lambda n: specs[n].problem.scores, default=None)

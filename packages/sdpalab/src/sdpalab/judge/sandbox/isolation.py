@@ -169,7 +169,7 @@ class CandidateProcesses:
                 # Runs with checks reuse the code that the simulator has already translated.
                 watched = not notes.get("hazards")
                 reply, results = self._once(
-                    problem, arrays, plan, POISONS[not first], reuse=reuse, watched=watched, layout=layout
+                    problem.to_dict(), arrays, plan, POISONS[not first], reuse=reuse, watched=watched, layout=layout
                 )
                 wanted = (*problem.outputs, *(["lse"] if first and self.about["lse"] else []))
                 outputs |= {f"{name}.{output}": results[output] for output in wanted if output in results}
@@ -198,7 +198,7 @@ class CandidateProcesses:
         self._begin()
         try:
             plans = self._plans(problem)
-            reply, results = self._once(problem, inputs, plans and plans.bare, POISONS[0])
+            reply, results = self._once(problem.to_dict(), inputs, plans and plans.bare, POISONS[0])
         except _Failed as failure:
             return failure.reply, {}
         return reply, {name: results[name] for name in problem.outputs if name in results}
@@ -274,7 +274,8 @@ class CandidateProcesses:
     def _load(self, spec: CandidateSpec, arch: str | None, problems: Sequence[Problem]) -> About:
         """Load the candidate, and return its description of itself."""
         load = {"do": "load", "kind": spec.kind, "spec": spec.spec}
-        describe = {"do": "about", "settings": self._options.config, "arch": arch, "problems": problems}
+        describe = {"do": "about", "settings": self._options.config, "arch": arch}
+        describe["problems"] = [problem.to_dict() for problem in problems]
         process, deadline = self._candidate, time.monotonic() + START_SECONDS
         for order, arrays in ((load, {"pickle": spec.pickle}), (describe, {})):
             try:
@@ -308,7 +309,7 @@ class CandidateProcesses:
         if self._plan_process is None:
             return None
         lse, config = bool(self.about["lse"]), self._algebraic if ring else self._config
-        order = {"do": "plan", "problem": problem, "config": config, "lse": lse, "arch": self._arch}
+        order = {"do": "plan", "problem": problem.to_dict(), "config": config, "lse": lse, "arch": self._arch}
         order["sms"] = self.about["sms"]
         _, results = self._ask(self._candidate, order, {}, MOST_PLAN)
         try:
@@ -327,7 +328,7 @@ class CandidateProcesses:
 
     def _once(
         self,
-        problem: Problem,
+        problem: Mapping[str, Any],
         inputs: Arrays,
         plan: Array | None,
         poison: int,
