@@ -222,8 +222,8 @@ def _judged(each: Mapping[str, Any]) -> str:
     nearest = each["nearest"]
     shares = ", ".join(f"{LIMITS[name]} {nearest[name]['share']:.0%}" for name in LIMITS if name in nearest)
     return (
-        f"Judged at level full on the {each['device']} (*simulated*): {_passed(each)} cases passed. Share of each limit: "
-        f"{shares}. Record: `evidence/campaigns/{each['record']}`."
+        f"Judged at level full on the {each['device']} (*simulated*): {_passed(each)} cases passed. "
+        f"Share of each limit: {shares}. Record: `evidence/campaigns/{each['record']}`."
     )
 
 
