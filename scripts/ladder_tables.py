@@ -100,13 +100,13 @@ def judged_table(judged: Mapping[str, Mapping[str, Any]], kernels: Sequence[str]
     for name in kernels:
         each = judged.get(name)
         if each is None:
-            rows.append((_link(name), NOT_JUDGED, "-", "-"))
+            rows.append((_link(name), NOT_JUDGED, "-"))
             continue
         limits = [name for name in LIMITS if name in each["nearest"]]
         nearest = max(limits, key=lambda limit: each["nearest"][limit]["share"])
         share = f"{each['nearest'][nearest]['share']:.0%} ({LIMITS[nearest]})"
-        rows.append((_link(name), _passed(each), share, _exact(each)))
-    return table(("kernel", "cases passed", "nearest to a limit", "exact elements"), rows)
+        rows.append((_link(name), _passed(each), share))
+    return table(("kernel", "cases passed", "nearest to a limit"), rows)
 
 
 def measured_table(times: Times) -> str:
@@ -236,10 +236,6 @@ def _link(kernel: str) -> str:
 
 def _passed(each: Mapping[str, Any]) -> str:
     return f"{each['statuses'].get('PASSED', 0)} of {each['cases']}{', before a change' if each['changed'] else ''}"
-
-
-def _exact(each: Mapping[str, Any]) -> str:
-    return f"{each['exact'] - each['exact_wrong']:,} of {each['exact']:,}" if each["exact"] else "none"
 
 
 def _sum(on: Mapping[str, Any]) -> dict[str, int]:
