@@ -36,8 +36,8 @@ from the PTX manual; [Exact results](#exact-results) lists the products that wer
 _EXACT = """## Exact results
 
 Matrix products in hardware [numerics](numerics.md), by architecture. **words**: exact on all published words of the
-GPUs named. **model**: a public model of the hardware, without words to compare. **nearest**: not compared; the rule of
-the architecture named. Integer products are exact, and f64 sums are a chain of `fma`.
+GPUs named. **model**: a public model of the hardware, without words to compare. Integer products are exact, and f64
+sums are a chain of `fma`.
 
 | products | """
 
@@ -81,10 +81,12 @@ def _cell(unit: str, kind: str, depth: int, result: str, target: int) -> str:
 def exact_results() -> str:
     """The table of products by evidence: words of GPUs, a model, or none."""
     lines = [_EXACT + " | ".join(f"sm_{target}" for target in _TARGETS) + " |", "|---" * (len(_TARGETS) + 1) + "|"]
+    groups: dict[tuple[str, ...], list[str]] = {}
     for unit, kind, depth, result in _PRODUCTS:
-        cells = [_cell(unit, kind, depth, result, target) for target in _TARGETS]
+        cells = tuple(_cell(unit, kind, depth, result, target) for target in _TARGETS)
         factors = "e4m3, e5m2" if kind == "e4m3" else kind
-        lines.append(f"| `{unit}` {factors} to {result} | " + " | ".join(cells) + " |")
+        groups.setdefault(cells, []).append(f"`{unit}` {factors} to {result}")
+    lines += [f"| {'; '.join(products)} | " + " | ".join(cells) + " |" for cells, products in groups.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -190,7 +190,7 @@ def _simulated_and_modelled(gpus: Sequence[tuple[str, Mapping[str, Any]]]) -> st
         *([("worst time, inputs in L2", *worst)] if any(on.get("by_inputs") for _, on in gpus) else []),
     ]
     names = [gpu for gpu, _ in gpus]
-    return "\n\n".join((table(("*simulated*", *names), rows), table(("*modelled*", *names), modelled)))
+    return table(("*simulated*; issue and times *modelled*", *names), rows + modelled)
 
 
 def _worst_modelled(by_inputs: Mapping[str, Any] | None) -> str:

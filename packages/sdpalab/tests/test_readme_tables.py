@@ -115,7 +115,7 @@ def test_the_worst_modelled_time_stands_beside_the_normal_one(script: ModuleType
     assert "| 1.0 us |" in second
 
 
-def test_the_figures_of_a_kernel_are_one_narrow_table_for_each_kind(script: ModuleType) -> None:
+def test_the_figures_of_a_kernel_are_narrow_tables(script: ModuleType) -> None:
     text = script.figures(ladder("2026", first=2.25)["kernels"][0], None)
     figures = text.partition("Clocks of an SM")[0]
     assert all(len(line.strip("|").split("|")) <= 3 for line in figures.splitlines())
