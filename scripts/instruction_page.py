@@ -36,8 +36,8 @@ from the PTX manual; [Exact results](#exact-results) lists the products that wer
 _EXACT = """## Exact results
 
 Matrix products in hardware [numerics](numerics.md), by architecture. **words**: exact on all published words of the
-GPUs named. **model**: a public model of the hardware, without words to compare. **nearest**: not compared; the rule of
-the architecture named. Integer products are exact, and f64 sums are a chain of `fma`.
+GPUs named. **model**: a public model of the hardware, without words to compare. Integer products are exact, and f64
+sums are a chain of `fma`.
 
 | products | """
 
@@ -81,10 +81,12 @@ def _cell(unit: str, kind: str, depth: int, result: str, target: int) -> str:
 def exact_results() -> str:
     """The table of products by evidence: words of GPUs, a model, or none."""
     lines = [_EXACT + " | ".join(f"sm_{target}" for target in _TARGETS) + " |", "|---" * (len(_TARGETS) + 1) + "|"]
+    groups: dict[tuple[str, ...], list[str]] = {}
     for unit, kind, depth, result in _PRODUCTS:
-        cells = [_cell(unit, kind, depth, result, target) for target in _TARGETS]
+        cells = tuple(_cell(unit, kind, depth, result, target) for target in _TARGETS)
         factors = "e4m3, e5m2" if kind == "e4m3" else kind
-        lines.append(f"| `{unit}` {factors} to {result} | " + " | ".join(cells) + " |")
+        groups.setdefault(cells, []).append(f"`{unit}` {factors} to {result}")
+    lines += [f"| {'; '.join(products)} | " + " | ".join(cells) + " |" for cells, products in groups.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -121,33 +123,27 @@ def page() -> str:
         f"The type suffix selects the integer or floating-point form of {', '.join(f'`{name}`' for name in both)}.\n"
     )
     parts.append(f"\n{exact_results()}")
-    parts += ["\n", opcodes()]
+    parts += ["\n", units()]
     return re.sub(r"[ \t]+\n", "\n", "".join(parts))
 
 
-# ---- opcodes ---------------------------------------------------------------------------------------------------------
+# ---- units -----------------------------------------------------------------------------------------------------------
 
-_LANES = {"each": "each lane", "warp": "a whole warp", "members": "the lanes of a mask"}
-_PIPES = {"": "by type", "space": "by state space"}
+_BY_OPERANDS = ("", "space")
 
 
-def opcodes() -> str:
-    """The section with the facts of each opcode that do not depend on operands."""
-    groups: dict[tuple[str, ...], list[str]] = {}
+def units() -> str:
+    """The section with the opcodes of each unit of the counters."""
+    groups: dict[str, list[str]] = {}
     for name, record in OPCODES.items():
-        ends = "always" if "" in record.ends else ", ".join(f"`.{form}`" for form in record.ends)
-        unit = _PIPES.get(record.pipe, record.pipe)
-        proxy = "always" if "" in record.async_proxy else ", ".join(f"`.{form}`" for form in record.async_proxy)
-        facts = record.section, unit, _LANES[record.lanes], record.memory, proxy, ends
-        groups.setdefault(facts, []).append(f"`{name}`")
+        if record.pipe not in _BY_OPERANDS:
+            groups.setdefault(record.pipe, []).append(f"`{name}`")
     lines = [
-        "## Opcodes\n",
-        "For each opcode: its section in the PTX ISA, its unit in the counters, the lanes that execute it together, "
-        "its access to memory, and the forms that access shared memory in the async proxy or end a basic block.\n",
-        "| section | opcodes | unit | executed by | memory | async proxy | ends a block |\n" + "|---" * 7 + "|",
+        "## Units\n",
+        "`warpsan counters` counts these opcodes by their unit, and all others by type or state space.\n",
+        "| unit | opcodes |\n|---|---|",
     ]
-    for (section, *facts), names in sorted(groups.items()):
-        lines.append(f"| {section} | {', '.join(sorted(names))} | {' | '.join(facts)} |")
+    lines += [f"| {unit} | {', '.join(sorted(names))} |" for unit, names in sorted(groups.items())]
     return "\n".join(lines) + "\n"
 
 

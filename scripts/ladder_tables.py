@@ -72,30 +72,26 @@ def judge_figures(self_test: Mapping[str, Any], calibration: Mapping[str, Any]) 
     )
 
 
-def compiled_table(record: Mapping[str, Any]) -> str:
-    """One row for each kernel and architecture: the main launch, from its cubin."""
-    heads = ("kernel", "for", "registers", "shared", "blocks an SM", "tensor share")
-    rows = []
-    for entry in record["kernels"]:
-        for on in entry["on"].values():
-            used = on["steps"][on["main"]]["resources"]
-            figures = (str(used["registers"]), _kib(used), str(used["blocks_per_sm"]), _share(used["tensor_share"]))
-            rows.append((_link(entry["kernel"]), on["arch"], *figures))
-    return table(heads, rows)
-
-
 def counted_table(record: Mapping[str, Any]) -> str:
-    """One row for each kernel and GPU: the counts, and the time modelled from them."""
-    heads = ("kernel", "GPU", "instructions", "conflicts", "waves", "time, us", "limited by")
+    """One row for each kernel: bank conflicts on its first GPU, and the modelled figures of each GPU."""
+    gpus = record["gpus"]
+    heads = ("kernel", "conflicts", *(f"{figure}, {gpu}" for gpu in gpus for figure in ("waves", "us", "limited by")))
     rows = []
     for entry in record["kernels"]:
-        for gpu, on in entry["on"].items():
-            total, time = _sum(on), on["modelled"]
-            waves = time["steps"][on["main"]]["wave_efficiency"] if time else None
-            figures = (f"{total['warps'] / 1e6:.2f} M", _ratio(total, "wavefronts"), _percent(waves))
-            modelled = (f"{time['microseconds']:.2f}", time["binds"]) if time else ("-", "-")
-            rows.append((_link(entry["kernel"]), gpu, *figures, *modelled))
+        conflicts = _ratio(_sum(next(iter(entry["on"].values()))), "wavefronts")
+        rows.append(
+            (_link(entry["kernel"]), conflicts, *(cell for gpu in gpus for cell in _cells(entry["on"].get(gpu))))
+        )
     return "\n\n".join((table(heads, rows), *not_modelled(record)))
+
+
+def _cells(on: Mapping[str, Any] | None) -> tuple[str, str, str]:
+    """Wave efficiency, modelled microseconds and the limiting resource on one GPU."""
+    if not on or not on["modelled"]:
+        return "-", "-", "-"
+    time = on["modelled"]
+    waves = time["steps"][on["main"]]["wave_efficiency"]
+    return _percent(waves), f"{time['microseconds']:.2f}", time["binds"]
 
 
 def judged_table(judged: Mapping[str, Mapping[str, Any]], kernels: Sequence[str]) -> str:
@@ -104,13 +100,13 @@ def judged_table(judged: Mapping[str, Mapping[str, Any]], kernels: Sequence[str]
     for name in kernels:
         each = judged.get(name)
         if each is None:
-            rows.append((_link(name), NOT_JUDGED, "-", "-"))
+            rows.append((_link(name), NOT_JUDGED, "-"))
             continue
         limits = [name for name in LIMITS if name in each["nearest"]]
         nearest = max(limits, key=lambda limit: each["nearest"][limit]["share"])
         share = f"{each['nearest'][nearest]['share']:.0%} ({LIMITS[nearest]})"
-        rows.append((_link(name), _passed(each), share, _exact(each)))
-    return table(("kernel", "cases passed", "nearest to a limit", "exact elements"), rows)
+        rows.append((_link(name), _passed(each), share))
+    return table(("kernel", "cases passed", "nearest to a limit"), rows)
 
 
 def measured_table(times: Times) -> str:
@@ -148,12 +144,10 @@ def not_modelled(record: Mapping[str, Any]) -> list[str]:
 
 
 def figures(entry: Mapping[str, Any], judged: Mapping[str, Any] | None) -> str:
-    """All figures of one kernel, kind by kind: compiled for each launch, simulated, modelled, judged."""
+    """Figures of one kernel by kind: its main launch compiled, all launches simulated and modelled, and judged."""
     gpus = list(entry["on"].items())
-    parts = [f"Knobs: `{entry['config']}`, the default."]
-    for place, step in enumerate(gpus[0][1]["steps"]):
-        if "resources" in step:
-            parts.append(_compiled(f"*compiled*: `{step['name']}`", [(on, on["steps"][place]) for _, on in gpus]))
+    mains = [(on, on["steps"][on["main"]]) for _, on in gpus]
+    parts = [f"Knobs: `{entry['config']}`, the default.", _compiled(f"*compiled*: `{mains[0][1]['name']}`", mains)]
     parts.append(_simulated_and_modelled(gpus))
     if entry.get("loops"):
         parts.append(_loops(entry["loops"]))
@@ -168,8 +162,10 @@ def _compiled(head: str, launches: Sequence[tuple[Mapping[str, Any], Mapping[str
         ("registers a thread", *(str(each["registers"]) for each in used)),
         ("shared memory a block", *(f"{_shared(each):,} bytes" for each in used)),
         ("spilled; stack", *(f"{each['spill_bytes']}; {each['stack_bytes']} bytes" for each in used)),
-        ("blocks; warps an SM", *(f"{each['blocks_per_sm']}; {each['warps_per_sm']}" for each in used)),
-        ("occupancy limited by", *(each["limiter"] for each in used)),
+        (
+            "blocks; warps an SM, limited by",
+            *(f"{each['blocks_per_sm']}; {each['warps_per_sm']}, {each['limiter']}" for each in used),
+        ),
         ("tensor share of the main loop", *(_share(each["tensor_share"]) for each in used)),
     ]
     return table((head, *(on["arch"] for on, _ in launches)), rows)
@@ -183,28 +179,18 @@ def _simulated_and_modelled(gpus: Sequence[tuple[str, Mapping[str, Any]]]) -> st
     worst = [_worst_modelled(on.get("by_inputs")) for _, on in gpus]
     rows = [
         ("warp instructions", *(f"{total['warps'] / 1e6:.2f} M" for total in totals)),
-        ("FLOPs of matrix products", *(f"{total['tensor_flops'] / 1e6:.0f} M" for total in totals)),
-        ("exponentials", *(f"{total['exponentials'] / 1e6:.2f} M" for total in totals)),
         ("bank conflicts", *(_ratio(total, "wavefronts") for total in totals)),
         ("sectors", *(_ratio(total, "sectors") for total in totals)),
         ("launches; CTAs", *(f"{len(on['steps'])}; {on['steps'][on['main']]['counters']['ctas']}" for _, on in gpus)),
     ]
     modelled = [
-        ("wave efficiency", *(_percent(step.get("wave_efficiency")) for step in steps)),
-        ("issue over tensor time, PTX", *(_percent(step.get("issue_share")) for step in steps)),
-        (
-            "issue over tensor time, SASS",
-            *(_percent(_by_machine_code(*each)) for each in zip(mains, steps, strict=True)),
-        ),
-        ("a turn of the main loop: issue", *(_percent(_turn_share(main, "issue")) for main in mains)),
-        ("a turn: special function unit", *(_percent(_turn_share(main, "special")) for main in mains)),
+        ("issue over tensor time", *(_percent(_by_machine_code(*each)) for each in zip(mains, steps, strict=True))),
         ("time, inputs in L2", *(f"{time['microseconds']:.2f} us" if time else "-" for time in times)),
         ("time, inputs in DRAM", *cold),
         *([("worst time, inputs in L2", *worst)] if any(on.get("by_inputs") for _, on in gpus) else []),
-        ("limited by", *(time["binds"] if time else "-" for time in times)),
     ]
     names = [gpu for gpu, _ in gpus]
-    return "\n\n".join((table(("*simulated*", *names), rows), table(("*modelled*", *names), modelled)))
+    return table(("*simulated*; issue and times *modelled*", *names), rows + modelled)
 
 
 def _worst_modelled(by_inputs: Mapping[str, Any] | None) -> str:
@@ -220,14 +206,9 @@ def _by_machine_code(main: Mapping[str, Any], step: Mapping[str, Any]) -> float 
     return float(share * ran / main["counters"]["warps"]) if share and ran else None
 
 
-def _turn_share(main: Mapping[str, Any], name: str) -> float | None:
-    turn = main["turn"]
-    return float((turn["issue"] if name == "issue" else turn["units"][name]) / turn["tensor"]) if turn else None
-
-
 def _loops(loops: Sequence[Mapping[str, Any]]) -> str:
     """Clocks of an iteration of the main loop per 128 rows by 128 keys, on the long problems."""
-    heads = ("*compiled*: a turn", "instructions", "tensor", "issue", "special", "registers; spilled")
+    heads = ("*compiled*: an iteration", "instructions", "tensor", "issue", "special", "registers; spilled")
     rows = []
     for loop in loops:
         turn = loop["turn"]
@@ -239,18 +220,11 @@ def _loops(loops: Sequence[Mapping[str, Any]]) -> str:
 
 def _judged(each: Mapping[str, Any]) -> str:
     nearest = each["nearest"]
-    rows = [
-        ("cases passed", _passed(each)),
-        *(
-            (f"nearest to the limit: {LIMITS[name]}", f"{nearest[name]['share']:.0%}")
-            for name in LIMITS
-            if name in nearest
-        ),
-        ("exact elements", _exact(each)),
-        ("original contract met", f"{each['original_contract']} of {each['cases']}"),
-    ]
-    head = f"*simulated*: judged at level full, {each['device'].removeprefix('simulator ')}"
-    return table((head, "result"), rows) + f"\n\nRecord of the verdict: `evidence/campaigns/{each['record']}`."
+    shares = ", ".join(f"{LIMITS[name]} {nearest[name]['share']:.0%}" for name in LIMITS if name in nearest)
+    return (
+        f"Judged at level full on the {each['device']} (*simulated*): {_passed(each)} cases passed. "
+        f"Share of each limit: {shares}. Record: `evidence/campaigns/{each['record']}`."
+    )
 
 
 # ---- cells -----------------------------------------------------------------------------------------------------------
@@ -264,28 +238,18 @@ def _passed(each: Mapping[str, Any]) -> str:
     return f"{each['statuses'].get('PASSED', 0)} of {each['cases']}{', before a change' if each['changed'] else ''}"
 
 
-def _exact(each: Mapping[str, Any]) -> str:
-    return f"{each['exact'] - each['exact_wrong']:,} of {each['exact']:,}" if each["exact"] else "none"
-
-
 def _sum(on: Mapping[str, Any]) -> dict[str, int]:
-    """The counts of all launches together; FLOPs include those of library products."""
-    names = ("warps", "tensor_flops", "exponentials", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts")
+    """The counts of all launches together."""
+    names = ("warps", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts")
     total = dict.fromkeys(names, 0)
     for step in on["steps"]:
         for name in names:
             total[name] += step["counters"][name] if "counters" in step else 0
-        if "product" in step:
-            total["tensor_flops"] += step["product"]["flops"]
     return total
 
 
 def _shared(used: Mapping[str, Any]) -> int:
     return int(used["static_shared_bytes"] + used["dynamic_shared_bytes"])
-
-
-def _kib(used: Mapping[str, Any]) -> str:
-    return f"{round(_shared(used) / 1024, 1):g} KiB"
 
 
 def _share(share: float | None) -> str:

@@ -22,7 +22,6 @@ from typing import Any
 
 from ladder_tables import (
     Times,
-    compiled_table,
     counted_table,
     figures,
     ideas_table,
@@ -149,7 +148,6 @@ def tables() -> dict[str, str]:
         "ideas": ideas_table(record),
         "judge": judge_figures(newest_campaign("self-test"), newest_campaign("calibration")),
         "measured": measured_table(times),
-        "compiled": compiled_table(record) + source,
         "counted": counted_table(record) + source,
         "judged": judged_table(judged, [entry["kernel"] for entry in record["kernels"]]),
         **{

@@ -1,4 +1,4 @@
-"""The page "Any kernel" of warpsan: its examples print what it shows."""
+"""The pages "Any kernel" and "From Python" of warpsan: their examples print what they show."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from warpsan.cli import main
 
 DOCS = Path(__file__).resolve().parents[2] / "warpsan" / "docs"
 PAGE = (DOCS / "any-kernel.md").read_text()
+PYTHON = (DOCS / "from-python.md").read_text()
 ROWSUM = PAGE.partition("```\n")[2].partition("```")[0]
 
 
@@ -35,8 +36,8 @@ def printed(page: str, command: str) -> str:
 def test_ptx_and_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rowsum.ptx").write_bytes(build(Module("rowsum.cu", ROWSUM, "rowsum"), "sm_80").ptx)
     monkeypatch.chdir(tmp_path)
-    exec(compile(fenced(PAGE, "python"), "rowsum.py", "exec"), {})
-    wanted, got = printed(PAGE, "python rowsum.py"), " ".join(capsys.readouterr().out.split())
+    exec(compile(fenced(PYTHON, "python"), "rowsum.py", "exec"), {})
+    wanted, got = printed(PYTHON, "python rowsum.py"), " ".join(capsys.readouterr().out.split())
     changes = re.compile(r"PTX line \d+")  # with the compiler
     assert changes.sub("", got) == changes.sub("", wanted)
 
@@ -68,9 +69,9 @@ def test_a_source_file_with_host_code(
 @pytest.mark.slow
 def test_a_triton_file(tmp_path: Path) -> None:
     pytest.importorskip("triton")
-    (tmp_path / "scale.py").write_text(fenced(PAGE, "python", 1))
+    (tmp_path / "scale.py").write_text(fenced(PYTHON, "python", 1))
     done = subprocess.run([sys.executable, "scale.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert " ".join(done.stdout.split()) == printed(PAGE, "python scale.py")
+    assert " ".join(done.stdout.split()) == printed(PYTHON, "python scale.py")
 
 
 def test_a_launch_in_one_call() -> None:

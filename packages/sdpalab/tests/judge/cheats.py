@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from sdpalab.judge import verdict
 from sdpalab.inputs import reference
+from sdpalab.judge import verdict
 from sdpalab.judge.verdict import Status
 
 Tensor = torch.Tensor

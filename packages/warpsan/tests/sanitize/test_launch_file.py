@@ -199,7 +199,7 @@ template <int N> __global__ void fill(float *x) { x[threadIdx.x] = N * MORE + VA
 def test_the_schema_is_published_and_the_page_keeps_to_it(tmp_path: Path) -> None:
     published = json.loads((ROOT / "packages" / "warpsan" / "docs" / "launch.schema.json").read_text())
     assert published == launch_schema(), "run python scripts/launch_schema.py"
-    page = (ROOT / "packages" / "warpsan" / "docs" / "any-kernel.md").read_text()
+    page = (ROOT / "packages" / "warpsan" / "docs" / "launch-files.md").read_text()
     (example,) = re.findall(r"^    \{\n.*?^    \}$", page, re.M | re.S)
     assert isinstance(read_launch_file(written(tmp_path, json.loads(example))), LaunchFile)
 

@@ -24,7 +24,7 @@ LaunchOption = Annotated[
         help='For FILE.ptx or FILE.cu, its launch: {"entry": "saxpy", "grid": [4], "block": [256], "dynamic_smem": '
         '0, "args": [{"dtype": "float32", "shape": [1000], "init": "normal"}, 2.0, 1000]}; init is normal, zeros, '
         "ones, arange, poison or a number, and a bare number is passed by value. Structures, tensor maps, .npy "
-        "files, several launches and expected values: docs/any-kernel.md. Default: FILE.json beside it.",
+        "files, several launches and expected values: docs/launch-files.md. Default: FILE.json beside it.",
     ),
 ]
 NumericsOption = Annotated[
