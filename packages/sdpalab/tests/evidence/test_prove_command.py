@@ -17,16 +17,16 @@ from evidence_sample import honest, judged
 from rich.console import Console
 
 import sdpalab
-from proof_sample import DRIVER, FLASH, GPU, JUDGED, SMS, TORCH, flash_build
+from certificate_sample import DRIVER, FLASH, GPU, JUDGED, SMS, TORCH, flash_build
 from sdpalab.bugs import replace_once
 from sdpalab.cli import main
-from sdpalab.commands.prove import _PrintedProof
+from sdpalab.commands.prove import _Printed
 from sdpalab.errors import MachineError, UserError
-from sdpalab.evidence import choice, kept, prove
+from sdpalab.evidence import choice, prove, store
 from sdpalab.evidence.choice import GpuPlatform
-from sdpalab.evidence.kept import SampledRecord
-from sdpalab.evidence.prove import ProofAttempt
-from sdpalab.evidence.store import ArrayStore
+from sdpalab.evidence.files import ArrayStore
+from sdpalab.evidence.prove import ProveAttempt
+from sdpalab.evidence.store import SampledRecord
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels import equivalent
 from sdpalab.kernels.kernel import Kernel
@@ -163,7 +163,7 @@ def test_a_disk_that_fills_up_is_one_sentence_and_exit_3(
         path.write_bytes(content)
 
     gpu(None)
-    monkeypatch.setattr(kept, "write_atomically", full)
+    monkeypatch.setattr(store, "write_atomically", full)
     assert main(["prove", "flash", *SHAPE]) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert "No space left on device; SDPALAB_DATA_DIR names another data folder" in line
@@ -211,7 +211,7 @@ LARGE = Problem(1, 2, 384, 64)
 def sample(kernel: Kernel, executor: Any) -> tuple[SampledRecord | None, str]:
     out = io.StringIO()
     small = prove.small_ones((LARGE,), kernel, SMS)[LARGE]
-    printed, attempt = _PrintedProof(Console(file=out, width=500)), ProofAttempt(kernel, (LARGE,))
+    printed, attempt = _Printed(Console(file=out, width=500)), ProveAttempt(kernel, (LARGE,))
     try:
         record = prove.sample(kernel, LARGE, small, executor)
     except MachineError as error:
@@ -249,7 +249,7 @@ def test_a_large_problem_that_is_wrong_is_no_proof_of_anything() -> None:
     record, _ = sample(broken, Simulated())
     assert record is not None
     assert record.wrong.startswith("INCORRECT")
-    assert not ProofAttempt(broken, (LARGE,), sampled=[record]).passed
+    assert not ProveAttempt(broken, (LARGE,), sampled=[record]).passed
 
 
 @pytest.mark.usefixtures("less_is_large")

@@ -11,7 +11,7 @@ import torch
 
 from sdpalab.bugs import replace_once
 from sdpalab.errors import UserError
-from sdpalab.evidence.proven import Proof, recorded_verdicts
+from sdpalab.evidence.certificate import Certificate, recorded_verdicts
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.small_cases import CaseSpec
@@ -139,6 +139,6 @@ def test_a_kernel_that_fails_has_no_permit(verdict: Verdict, monkeypatch: pytest
 
 def test_committed_verdicts_are_those_of_the_proofs(verdict: Verdict, monkeypatch: pytest.MonkeyPatch) -> None:
     about = ("flash", str(CONFIG), "NVIDIA L4", ARCH, frozenset[str](), frozenset({PROBLEM}), "l4/flash.json")
-    proof = Proof(*about, verdict=verdict)
-    monkeypatch.setattr("sdpalab.evidence.proven.read_proofs", lambda *_: (proof,))
+    certificate = Certificate(*about, verdict=verdict)
+    monkeypatch.setattr("sdpalab.evidence.certificate.read_certificates", lambda *_: (certificate,))
     assert recorded_verdicts() == {"l4/flash.json": verdict}

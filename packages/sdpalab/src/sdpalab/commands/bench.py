@@ -64,9 +64,9 @@ def bench(
     json: JsonOption = None,
 ) -> int:
     """Time kernels and peers on the GPU: interleaved, outputs checked, with intervals; also on the slowest inputs."""
+    from sdpalab.evidence.certificate import recorded_verdicts
     from sdpalab.evidence.environment import current_environment, harness_diff
     from sdpalab.evidence.measured import bench_record, session_result
-    from sdpalab.evidence.proven import recorded_verdicts
     from sdpalab.evidence.timings import codes_of
     from sdpalab.inputs import TIMED_KINDS, make_inputs
     from sdpalab.judge.sandbox.sandboxed import compile_for, configured_kernel
@@ -172,7 +172,7 @@ def bench(
 
 def _keep(record: BenchRecord) -> Path:
     """Store the record in the user's data folder, and return its path."""
-    from sdpalab.evidence.kept import keep, sealed
+    from sdpalab.evidence.store import keep, sealed
     from sdpalab.run.driver_version import driver_version
 
     return keep(sealed(gpu=record.gpu, driver=driver_version(), bench=record), "times")

@@ -22,9 +22,16 @@ from functools import cache
 
 from sdpalab.compile import Build, build
 from sdpalab.errors import MachineError, UserError
-from sdpalab.evidence.folders import evidence_folder, folder_of, proofs_folder
-from sdpalab.evidence.kept import RecordWarning, read_records
-from sdpalab.evidence.proven import Proof, ProvenKernel, config_of, exactness_reason, failures, proof_of
+from sdpalab.evidence.certificate import (
+    Certificate,
+    CertifiedKernel,
+    certificate_of,
+    config_of,
+    exactness_reason,
+    failures,
+)
+from sdpalab.evidence.folders import evidence_folder, folder_of, records_folder
+from sdpalab.evidence.store import RecordWarning, read_records
 from sdpalab.evidence.timings import LEAST_ROUNDS, Timing, timings_of
 from sdpalab.evidence.workload import prove_command
 from sdpalab.kernels.registry import KERNELS
@@ -62,7 +69,7 @@ class GpuPlatform:
 class Records:
     """Every verdict and every comparison from one model of GPU."""
 
-    proofs: tuple[Proof, ...] = ()
+    certificates: tuple[Certificate, ...] = ()
     timings: tuple[Timing, ...] = ()
 
 
@@ -70,7 +77,7 @@ class Records:
 class Choice:
     """A kernel ready to be prepared, or None for torch's own function; with the reason and the deciding records."""
 
-    kernel: ProvenKernel | None
+    kernel: CertifiedKernel | None
     reason: str
 
 
@@ -83,22 +90,22 @@ def records_on(gpu: str) -> Records:
     RecordWarning
         For each damaged or foreign file, which is ignored.
     """
-    proofs: list[Proof] = []
+    certificates: list[Certificate] = []
     timings: list[Timing] = []
-    for folder, own in ((evidence_folder(), False), (proofs_folder(), True)):
+    for folder, own in ((evidence_folder(), False), (records_folder(), True)):
         for path, record in read_records(folder / folder_of(gpu), own=own):
             name = str(path) if own else f"evidence/{path.parent.name}/{path.name}"
             try:
-                proof = proof_of(record, name, own=own)
+                certificate = certificate_of(record, name, own=own)
                 new_timings = list(timings_of(record, name, own=own))
             except (ValueError, KeyError, TypeError, UserError) as error:
                 message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
                 warnings.warn(f"{path} is not a valid record and is ignored: {message}", RecordWarning, stacklevel=2)
                 continue
             # Two models may share a folder name, and a file may be in the wrong folder.
-            proofs += [proof] if proof is not None and proof.gpu == gpu else []
+            certificates += [certificate] if certificate is not None and certificate.gpu == gpu else []
             timings += [timing for timing in new_timings if timing.gpu == gpu]
-    return Records(tuple(proofs), tuple(timings))
+    return Records(tuple(certificates), tuple(timings))
 
 
 def forget() -> None:
@@ -122,7 +129,9 @@ def platform_of(gpu: str) -> GpuPlatform:
     if records.timings:
         newest = max(records.timings, key=lambda timing: timing.when)
         return GpuPlatform(device, newest.driver, newest.torch, row.sms)
-    drivers = [proof.driver for proof in records.proofs if proof.driver and not proof.failure]
+    drivers = [
+        certificate.driver for certificate in records.certificates if certificate.driver and not certificate.failure
+    ]
     return GpuPlatform(device, drivers[-1] if drivers else "unknown", "unknown", row.sms)
 
 
@@ -145,12 +154,12 @@ def choose(problem: Problem, machine: GpuPlatform, records: Records | None = Non
         extras = " and ".join(problem.extras)
         return Choice(None, f"it has no kernels for problems with {extras}, whatever is proven and timed of them")
     records = records_on(machine.gpu) if records is None else records
-    proofs, why = _usable(problem, machine, records.proofs)
-    if not proofs:
+    certificates, why = _usable(problem, machine, records.certificates)
+    if not certificates:
         return Choice(None, f"{why}; run: {prove_command(problem)}")
-    groups: dict[tuple[str, str], list[Proof]] = {}
-    for proof in proofs:
-        groups.setdefault((proof.kernel, proof.config), []).append(proof)
+    groups: dict[tuple[str, str], list[Certificate]] = {}
+    for certificate in certificates:
+        groups.setdefault((certificate.kernel, certificate.config), []).append(certificate)
     refused = [(name, KERNELS[name].reject_reason(problem, config_of(name, config))) for name, config in groups]
     takes = {(name, config) for (name, config), (_, reason) in zip(groups, refused, strict=True) if reason is None}
     if lse:
@@ -162,36 +171,42 @@ def choose(problem: Problem, machine: GpuPlatform, records: Records | None = Non
     reasons = []
     for timing in sorted(timed, key=lambda timing: timing.comparison.ratio or 0.0):
         if timing.not_slower:
-            choice = _choice_of(timing, groups[timing.kernel, timing.config], problem, machine, records.proofs, lse)
+            choice = _choice_of(
+                timing, groups[timing.kernel, timing.config], problem, machine, records.certificates, lse
+            )
             if choice.kernel is not None:
                 return choice
             reasons.append(choice.reason)
-    why = reasons[0] if reasons else _untimed(problem, machine, proofs, timed)
+    why = reasons[0] if reasons else _untimed(problem, machine, certificates, timed)
     return Choice(None, f"{why}; run: {prove_command(problem)}")
 
 
-def _usable(problem: Problem, machine: GpuPlatform, proofs: Sequence[Proof]) -> tuple[list[Proof], str]:
+def _usable(
+    problem: Problem, machine: GpuPlatform, certificates: Sequence[Certificate]
+) -> tuple[list[Certificate], str]:
     """Verdicts that cover the problem on the machine; without any, the reasons why the existing ones do not."""
-    passed = [proof for proof in proofs if not proof.failure]
+    passed = [certificate for certificate in certificates if not certificate.failure]
     if not passed:
-        failed = next((proof for proof in proofs), None)
+        failed = next((certificate for certificate in certificates), None)
         more = f": {failed.kernel} failed there ({failed.failure}), see {failed.record}" if failed else ""
         return [], f"no kernel is proven on {machine.gpu}{more}"
-    same = [proof for proof in passed if proof.driver == machine.driver]
+    same = [certificate for certificate in passed if certificate.driver == machine.driver]
     if not same:
-        known = sorted({proof.driver or "none that a record names" for proof in passed})
+        known = sorted({certificate.driver or "none that a record names" for certificate in passed})
         return [], f"the verdicts on {machine.gpu} are from driver {', '.join(known)}, and this one is {machine.driver}"
-    current = [proof for proof in same if proof.lab in (None, __version__)]
+    current = [certificate for certificate in same if certificate.lab in (None, __version__)]
     if not current:
-        known = sorted({str(proof.lab) for proof in same})
+        known = sorted({str(certificate.lab) for certificate in same})
         return (
             [],
             f"the verdicts on {machine.gpu} are from version {', '.join(known)} of the lab, and this is {__version__}",
         )
-    covering = [proof for proof in current if proof.covers(problem)]
+    covering = [certificate for certificate in current if certificate.covers(problem)]
     if not covering:
         return [], f"no kernel that is proven on {machine.gpu} covers {problem.label}"
-    exact = [proof for proof in covering if exactness_reason(proof.kernel, proof.config) is None]
+    exact = [
+        certificate for certificate in covering if exactness_reason(certificate.kernel, certificate.config) is None
+    ]
     if not exact:
         reason = exactness_reason(covering[0].kernel, covering[0].config)
         return [], f"no kernel that is as exact as torch is proven for {problem.label}: {reason}"
@@ -210,10 +225,12 @@ def _timed(problem: Problem, machine: GpuPlatform, timings: Sequence[Timing]) ->
     yield from newest.values()
 
 
-def _untimed(problem: Problem, machine: GpuPlatform, proofs: Sequence[Proof], timed: Sequence[Timing]) -> str:
-    """Reason why no comparison allows a proven kernel to run."""
-    proof = proofs[-1]
-    proven = f"{proof.kernel} is proven for {problem.label} on {machine.gpu} by {proof.record}"
+def _untimed(
+    problem: Problem, machine: GpuPlatform, certificates: Sequence[Certificate], timed: Sequence[Timing]
+) -> str:
+    """Reason why no comparison allows a certified kernel to run."""
+    certificate = certificates[-1]
+    proven = f"{certificate.kernel} is proven for {problem.label} on {machine.gpu} by {certificate.record}"
     if not timed:
         return f"{proven}, but no measured comparison with torch {machine.torch} on driver {machine.driver} is kept"
     best = min(timed, key=lambda timing: timing.comparison.ratio or math.inf)
@@ -226,37 +243,40 @@ def _untimed(problem: Problem, machine: GpuPlatform, proofs: Sequence[Proof], ti
 
 def _choice_of(
     timing: Timing,
-    proofs: Sequence[Proof],
+    certificates: Sequence[Certificate],
     problem: Problem,
     machine: GpuPlatform,
-    verdicts: Sequence[Proof],
+    verdicts: Sequence[Certificate],
     lse: bool,
 ) -> Choice:
     """The timed kernel, if it builds to the timed and judged code, and no verdict failed on it."""
     name = timing.kernel
-    arch = proofs[-1].arch
+    arch = certificates[-1].arch
     try:
         plan = KERNELS[name].launch_plan(problem, config_of(name, timing.config), lse=lse, sms=machine.sms)
         builds = tuple(build(step.module, arch) for step in plan.launches if step.module is not None)
     except (MachineError, UserError) as error:
         return Choice(None, f"{name} is proven and cannot be built here: {error}")
-    holding = [proof for proof in proofs if all(proof.is_of(each) for each in builds)]
+    holding = [certificate for certificate in certificates if all(certificate.is_of(each) for each in builds)]
     if not holding:
         return Choice(
-            None, f"the code of {name} is no longer what {proofs[-1].record} proves: {_change(builds, proofs)}"
+            None,
+            f"the code of {name} is no longer what {certificates[-1].record} proves: {_change(builds, certificates)}",
         )
     if not {each.code_sha256 for each in builds} <= timing.code:
         return Choice(None, f"the code of {name} is no longer what {timing.record} has timed")
-    failed = next(failures(builds, [proof for proof in verdicts if proof.driver == machine.driver]), None)
+    failed = next(
+        failures(builds, [certificate for certificate in verdicts if certificate.driver == machine.driver]), None
+    )
     if failed is not None:
         return Choice(None, f"{name} failed on {machine.gpu} ({failed.failure}), see {failed.record}")
-    proof = holding[-1]
+    certificate = holding[-1]
     reason = (
-        f"{name} is proven for {problem.label} on {machine.gpu} by {proof.record}, and takes {timing.says} there by "
-        f"{timing.record}{_tuned(name, timing.config, problem, machine.gpu)}; the verdict covers "
-        f"{', '.join(proof.coverage)}"
+        f"{name} is proven for {problem.label} on {machine.gpu} by {certificate.record}, and takes {timing.says} there "
+        f"by {timing.record}{_tuned(name, timing.config, problem, machine.gpu)}; the verdict covers "
+        f"{', '.join(certificate.coverage)}"
     )
-    return Choice(ProvenKernel(proof, plan, builds), reason)
+    return Choice(CertifiedKernel(certificate, plan, builds), reason)
 
 
 def _tuned(kernel: str, config: str, problem: Problem, device: str) -> str:
@@ -268,8 +288,8 @@ def _tuned(kernel: str, config: str, problem: Problem, device: str) -> str:
     return f"; its knobs are {entry.sentence}"
 
 
-def _change(builds: Sequence[Build], proofs: Sequence[Proof]) -> str:
+def _change(builds: Sequence[Build], certificates: Sequence[Certificate]) -> str:
     """Reason why a kernel builds to other code than the judged code."""
-    if all(any(each.key in proof.keys for proof in proofs) for each in builds):
+    if all(any(each.key in certificate.keys for certificate in certificates) for each in builds):
         return "the compiler has made another text of the same source, and the build that was judged is not cached"
     return "the kernel or its compiler was changed since"

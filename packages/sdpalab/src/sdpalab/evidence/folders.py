@@ -11,7 +11,7 @@ from pathlib import Path
 from sdpalab.installation import source_tree
 from sdpalab.user_folder import data_folder
 
-__all__ = ["EVIDENCE", "evidence_folder", "folder_of", "proofs_folder"]
+__all__ = ["EVIDENCE", "evidence_folder", "folder_of", "records_folder"]
 
 _HERE = Path(__file__).resolve().parent
 
@@ -29,7 +29,7 @@ def evidence_folder() -> Path:
 EVIDENCE = evidence_folder()
 
 
-def proofs_folder() -> Path:
+def records_folder() -> Path:
     """Folder of the user's records of ``sdpalab prove``."""
     return data_folder() / "proofs"
 

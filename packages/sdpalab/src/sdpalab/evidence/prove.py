@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdpalab.errors import MachineError, UserError
+from sdpalab.evidence.certificate import exactness_reason
 from sdpalab.evidence.choice import Choice, GpuPlatform, choose, forget
-from sdpalab.evidence.folders import proofs_folder
-from sdpalab.evidence.kept import KeptRecord, SampledRecord, check_writable, keep, sealed
-from sdpalab.evidence.proven import exactness_reason
+from sdpalab.evidence.folders import records_folder
+from sdpalab.evidence.store import SampledRecord, StoredRecord, check_writable, keep, sealed
 from sdpalab.inputs import TIMED_KINDS, make_inputs
 from sdpalab.judge.cases import LEVELS, cases_for
 from sdpalab.judge.covering import covering_cases
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from sdpalab.measure.session import MeasuredSession
     from sdpalab.run import GpuExecutor
 
-__all__ = ["ProofAttempt", "ProofObserver", "ProofResult", "prove"]
+__all__ = ["ProveAttempt", "ProveObserver", "ProveResult", "prove"]
 
 
 @dataclass
-class ProofAttempt:
+class ProveAttempt:
     """Result of one kernel: its supported problems, its verdict, the sampled large problems, and its record."""
 
     kernel: Kernel
@@ -67,7 +67,7 @@ class ProofAttempt:
 
 
 @dataclass(frozen=True)
-class ProofResult:
+class ProveResult:
     """The outcome of :func:`prove`.
 
     Attributes
@@ -75,7 +75,7 @@ class ProofResult:
     machine : GpuPlatform
     folder : Path
         Folder of the records.
-    attempts : tuple of ProofAttempt
+    attempts : tuple of ProveAttempt
     times : tuple of Path
         Records of times, one for each problem that a kernel passed.
     timed : bool
@@ -88,7 +88,7 @@ class ProofResult:
 
     machine: GpuPlatform
     folder: Path
-    attempts: tuple[ProofAttempt, ...]
+    attempts: tuple[ProveAttempt, ...]
     times: tuple[Path, ...]
     timed: bool
     skipped: tuple[str, ...]
@@ -116,7 +116,7 @@ class ProofResult:
             "choices": [
                 {
                     "problem": problem.to_dict(),
-                    "kernel": choice.kernel.proof.kernel if choice.kernel else None,
+                    "kernel": choice.kernel.certificate.kernel if choice.kernel else None,
                     "reason": choice.reason,
                 }
                 for problem, choice in self.choices.items()
@@ -124,7 +124,7 @@ class ProofResult:
         }
 
 
-class ProofObserver:
+class ProveObserver:
     """Progress of :func:`prove`; a subclass overrides the steps that it shows."""
 
     def begun(self, machine: GpuPlatform, folder: Path) -> None:
@@ -135,17 +135,17 @@ class ProofObserver:
         """Context during which a kernel is judged: the judge's ``on_start`` and ``progress``."""
         yield None, None
 
-    def judged(self, attempt: ProofAttempt) -> None:
+    def judged(self, attempt: ProveAttempt) -> None:
         """A kernel has a verdict, or a failure with the reason."""
 
-    def sampled(self, attempt: ProofAttempt, record: SampledRecord) -> None:
+    def sampled(self, attempt: ProveAttempt, record: SampledRecord) -> None:
         """A large problem was launched, and its output was checked."""
 
-    def not_sampled(self, attempt: ProofAttempt, problem: Problem, reason: str) -> None:
+    def not_sampled(self, attempt: ProveAttempt, problem: Problem, reason: str) -> None:
         """A large problem could not be launched."""
 
-    def kept(self, path: Path) -> None:
-        """A record was kept."""
+    def stored(self, path: Path) -> None:
+        """A record was stored."""
 
     @contextmanager
     def timing(self, problem: Problem, inputs: str) -> Iterator[None]:
@@ -167,8 +167,8 @@ def prove(
     seconds: float = 10.0,
     level: str = "quick",
     seed: int = 0,
-    observer: ProofObserver | None = None,
-) -> ProofResult:
+    observer: ProveObserver | None = None,
+) -> ProveResult:
     """Judge and time kernels on this machine's GPU, and keep the records; the op runs a kernel if its records allow it.
 
     Parameters
@@ -185,12 +185,12 @@ def prove(
     level : {"quick", "full"}
     seed : int
         Public seed of the judge's inputs, not negative.
-    observer : ProofObserver, optional
+    observer : ProveObserver, optional
         Called at each step.
 
     Returns
     -------
-    ProofResult
+    ProveResult
 
     Raises
     ------
@@ -200,7 +200,7 @@ def prove(
     MachineError
         If records cannot be kept, or the driver fails.
     """
-    watch = observer or ProofObserver()
+    watch = observer or ProveObserver()
     if level not in LEVELS:
         raise UserError(f"level is {' or '.join(LEVELS)}, not {level!r}")
     if not problems:
@@ -214,8 +214,8 @@ def prove(
     times, timed = _time(watch, attempts, problems, executor, machine, seconds) if time else ([], True)
     forget()
     choices = {problem: choose(problem, machine) for problem in problems}
-    return ProofResult(
-        machine, proofs_folder(), tuple(attempts), tuple(times), timed, tuple(dict.fromkeys(skipped)), choices
+    return ProveResult(
+        machine, records_folder(), tuple(attempts), tuple(times), timed, tuple(dict.fromkeys(skipped)), choices
     )
 
 
@@ -256,7 +256,7 @@ def _open() -> tuple[GpuExecutor, GpuPlatform]:
 
 def _attempts(
     named: Sequence[Kernel], problems: Sequence[Problem], executor: GpuExecutor
-) -> tuple[list[ProofAttempt], list[str]]:
+) -> tuple[list[ProveAttempt], list[str]]:
     """Each kernel with its supported problems, and the reasons why others are skipped.
 
     Raises
@@ -282,15 +282,15 @@ def _attempts(
             raise UserError(wrong[0])
         skipped += wrong
         taken = tuple(problem for problem in problems if reasons[problem] is None)
-        attempts += [ProofAttempt(tuned, group) for tuned, group in tuned_groups(kernel, taken, executor.device)]
+        attempts += [ProveAttempt(tuned, group) for tuned, group in tuned_groups(kernel, taken, executor.device)]
     if not attempts:
         raise UserError(f"no kernel can be proven for these shapes on {executor.device}: {'; '.join(skipped)}")
     return attempts, skipped
 
 
 def _judge(
-    watch: ProofObserver,
-    attempt: ProofAttempt,
+    watch: ProveObserver,
+    attempt: ProveAttempt,
     executor: GpuExecutor,
     machine: GpuPlatform,
     level: str,
@@ -334,7 +334,7 @@ def _judge(
                 attempt.sampled.append(record)
                 watch.sampled(attempt, record)
     attempt.record = keep(_record(attempt, attempt.verdict, executor, machine), kernel.name)
-    watch.kept(attempt.record)
+    watch.stored(attempt.record)
 
 
 def small_ones(problems: Sequence[Problem], kernel: Kernel, sms: int) -> dict[Problem, Problem]:
@@ -374,7 +374,7 @@ def sample(kernel: Kernel, problem: Problem, small: Problem, executor: GpuExecut
     return SampledRecord(problem=problem, small=small, rows=rows, seed=seed, wrong=wrong)
 
 
-def _record(attempt: ProofAttempt, verdict: Verdict, executor: GpuExecutor, machine: GpuPlatform) -> KeptRecord:
+def _record(attempt: ProveAttempt, verdict: Verdict, executor: GpuExecutor, machine: GpuPlatform) -> StoredRecord:
     """The verdict as a record, with the records of all builds that it ran.
 
     Raises
@@ -417,8 +417,8 @@ def _record(attempt: ProofAttempt, verdict: Verdict, executor: GpuExecutor, mach
 
 
 def _time(
-    watch: ProofObserver,
-    attempts: Sequence[ProofAttempt],
+    watch: ProveObserver,
+    attempts: Sequence[ProveAttempt],
     problems: Sequence[Problem],
     executor: GpuExecutor,
     machine: GpuPlatform,
@@ -463,18 +463,18 @@ def _time(
             good &= statuses <= {MeasureStatus.MEASURED, MeasureStatus.LEFT_OUT}
         times = bench_record(machine.gpu, [_judged(each) for each in passed], results)
         paths.append(keep(sealed(gpu=machine.gpu, driver=machine.driver, bench=times), "times"))
-        watch.kept(paths[-1])
+        watch.stored(paths[-1])
     return paths, good
 
 
-def _name(attempt: ProofAttempt) -> str:
+def _name(attempt: ProveAttempt) -> str:
     """The record of an attempt, as ``<gpu>/<file>``."""
     assert attempt.record is not None, "what passed is kept"
     return f"{attempt.record.parent.name}/{attempt.record.name}"
 
 
-def _judged(attempt: ProofAttempt) -> dict[str, Any]:
-    """A kernel's verdict in a record of times, in the form of ``bench`` for a proven kernel."""
+def _judged(attempt: ProveAttempt) -> dict[str, Any]:
+    """A kernel's verdict in a record of times, in the form of ``bench`` for a certified kernel."""
     return {
         "kernel": attempt.kernel.name,
         "config": str(attempt.kernel.default_config),

@@ -1,54 +1,233 @@
-"""Store of raw arrays: one file per distinct content, named by its digest."""
+"""Records that ``sdpalab prove`` keeps: a verdict or a measurement, with its machine and a digest.
+
+Each file is written atomically (:func:`~sdpalab.evidence.files.write_atomically`) under a unique name. Concurrent
+processes therefore need no lock, and existing records are never changed. A file counts only if it is a valid record
+with the right digest; other files are skipped with a warning.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import tempfile
+import json
+import secrets
+import warnings
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
+from pydantic import model_validator
 
-__all__ = ["ArrayStore", "write_atomically"]
+from sdpalab.errors import MachineError
+from sdpalab.evidence.files import write_atomically
+from sdpalab.evidence.folders import folder_of, records_folder
+from sdpalab.evidence.measured import BenchRecord
+from sdpalab.evidence.records import AttemptRecord, Record, Sha256
+from sdpalab.evidence.verifier.archive import canonical
+from sdpalab.record import ProblemField
+
+__all__ = [
+    "AnyRecord",
+    "RecordWarning",
+    "SampledRecord",
+    "StoredRecord",
+    "check_writable",
+    "keep",
+    "read_records",
+    "sealed",
+]
 
 
-def write_atomically(path: Path, content: bytes, *, lasting: bool = True) -> None:
-    """Write ``content`` beside ``path``, sync it and rename it into place: ``path`` exists complete or not at all.
+class RecordWarning(UserWarning):
+    """A file among the records is not a record, or was modified; it is ignored."""
 
-    With ``lasting=False`` the file is not synced; use it for files that are useless after a crash of the machine.
+
+class SampledRecord(Record):
+    """A large problem that was launched once, with its output compared with float64 in some rows of each head.
+
+    Attributes
+    ----------
+    problem : Problem
+        The launched problem.
+    small : Problem
+        A fully judged problem that compiles to the same code.
+    rows : int
+        Compared query rows of each head (:mod:`sdpalab.measure.outputs`); other rows are only checked to be finite.
+    seed : int
+        Seed of the inputs and of the sample.
+    wrong : str
+        The error; empty if the output is right.
     """
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
+
+    problem: ProblemField
+    small: ProblemField
+    rows: int
+    seed: int
+    wrong: str = ""
+
+
+class StoredRecord(Record):
+    """A judgement (``attempt``) or a timing (``bench``) on one machine.
+
+    Attributes
+    ----------
+    gpu, driver, lab : str
+        The GPU's name, and the versions of the driver and of the lab.
+    when : datetime
+    code : mapping of str to str
+        For a verdict: the digest of each build's PTX, and its :attr:`~sdpalab.compile.Build.code_sha256`.
+    sampled : tuple of SampledRecord
+        For a verdict: large problems that were checked beside the judged ones.
+    attempt : AttemptRecord or None
+    bench : BenchRecord or None
+    sha256 : str
+        Digest of all other fields in canonical form; detects damage, not deliberate changes.
+
+    Raises
+    ------
+    ValueError
+        If not exactly one of ``attempt`` and ``bench`` is given, it is from another GPU, or the digest differs.
+    """
+
+    record: Literal["kept"] = "kept"
+    gpu: str
+    driver: str
+    lab: str
+    when: datetime
+    code: Mapping[Sha256, Sha256] = {}
+    sampled: tuple[SampledRecord, ...] = ()
+    attempt: AttemptRecord | None = None
+    bench: BenchRecord | None = None
+    sha256: Sha256
+
+    @model_validator(mode="after")
+    def _legal(self) -> StoredRecord:
+        if (self.attempt is None) == (self.bench is None):
+            raise ValueError("a kept record holds a verdict or a measurement, one of the two")
+        if self.attempt is not None:
+            verdict = self.attempt.verdict
+            if verdict is None or verdict.device != self.gpu:
+                raise ValueError(f"the verdict is not from {self.gpu}")
+            without = {build.ptx_sha256 for build in self.attempt.builds} - self.code.keys()
+            if without:
+                raise ValueError(f"there is no digest of the code of PTX {min(without)[:12]}")
+        if self.bench is not None and self.bench.gpu != self.gpu:
+            raise ValueError(f"the times are not from {self.gpu}")
+        if _digest(self.model_dump(mode="json")) != self.sha256:
+            raise ValueError("its content was changed: the digest differs")
+        return self
+
+
+AnyRecord = StoredRecord | AttemptRecord | BenchRecord
+"""Contents of a folder of records; the other two are the outputs of ``repro`` and ``bench --json``."""
+
+
+def sealed(**fields: Any) -> StoredRecord:
+    """A record made now by this version of the lab, with its digest; ``fields`` are those of :class:`StoredRecord`."""
+    from sdpalab.version import __version__
+
+    about = {"lab": __version__, "when": datetime.now(timezone.utc).replace(microsecond=0)}
+    unsealed = StoredRecord.model_construct(**{**about, **fields, "sha256": ""})
+    # The digest is of the record as read back.
+    data: dict[str, Any] = json.loads(unsealed.model_dump_json())
+    return StoredRecord.model_validate({**data, "sha256": _digest(data)})
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    return sha256(canonical({name: value for name, value in data.items() if name != "sha256"})).hexdigest()
+
+
+def check_writable(folder: Path | None = None) -> Path:
+    """The folder of records, created if missing. Called first, so that a long job fails early.
+
+    Raises
+    ------
+    MachineError
+        If the folder is not writable.
+    """
+    folder = folder or records_folder()
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            if lasting:
-                os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-class ArrayStore:
-    """Content-addressed raw arrays in one folder: little-endian, C order, no header.
-
-    Shape and dtype are not stored: the problem of the record with the digest determines both. The folder is part of an
-    unfinished bundle, and is lost if the machine crashes.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{secrets.token_hex(4)}"
+        write_atomically(probe, b"\n")
+        probe.unlink()
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    return folder
 
-    def put(self, array: npt.NDArray[Any]) -> str:
-        """Store ``array`` once, and return the sha256 of its bytes in hex."""
-        data = np.ascontiguousarray(array).tobytes()
-        digest = hashlib.sha256(data).hexdigest()
-        path = self.folder / f"{digest}.raw"
-        if not path.exists():
-            write_atomically(path, data, lasting=False)
-        return digest
+
+def keep(record: StoredRecord, name: str, folder: Path | None = None) -> Path:
+    """Write the record to ``<folder>/<gpu>/<name>-<time>-<random>.json`` and return its path.
+
+    Parameters
+    ----------
+    record : StoredRecord
+    name : str
+        Subject of the record, such as the kernel's name.
+    folder : Path, optional
+        Default: the user's, :func:`~sdpalab.evidence.folders.records_folder`.
+
+    Raises
+    ------
+    MachineError
+        If it cannot be written, for lack of space or permission.
+    """
+    folder = (folder or records_folder()) / folder_of(record.gpu)
+    path = folder / f"{name}-{record.when:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, canonical(record.model_dump(mode="json")))
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    return path
+
+
+def _unwritable(folder: Path, error: OSError) -> MachineError:
+    return MachineError(
+        f"records cannot be kept in {folder}: {error.strerror}; SDPALAB_DATA_DIR names another data folder"
+    )
+
+
+def read_records(folder: Path, *, own: bool = False) -> Iterator[tuple[Path, AnyRecord]]:
+    """All records among the JSON files of one GPU's folder, sorted by file name.
+
+    Parameters
+    ----------
+    folder : Path
+        Such as ``evidence/h200``; it need not exist.
+    own : bool
+        Whether the folder is the user's: only records with a digest count there, and other files are foreign.
+
+    Warns
+    -----
+    RecordWarning
+        For each file that is damaged or foreign.
+    """
+    try:
+        paths = sorted(folder.glob("*.json"))
+    except OSError as error:
+        warnings.warn(f"{folder} cannot be read: {error.strerror}", RecordWarning, stacklevel=2)
+        return
+    for path in paths:
+        try:
+            record = _read(path, own)
+        except (OSError, ValueError) as error:
+            message = " ".join(str(error).split())[:300]
+            warnings.warn(f"{path} is not a valid record and is ignored: {message}", RecordWarning, stacklevel=2)
+            continue
+        if record is not None:
+            yield path, record
+
+
+def _read(path: Path, own: bool) -> AnyRecord | None:
+    """The record of a file; None for another known kind of file."""
+    data = json.loads(path.read_bytes())
+    if isinstance(data, dict) and data.get("record") == "kept":
+        return StoredRecord.model_validate(data)
+    if own:
+        raise ValueError("it is not a record that sdpalab prove keeps")
+    if isinstance(data, dict) and {"kernel", "builds", "verdict"} <= data.keys():
+        return AttemptRecord.model_validate(data)
+    if isinstance(data, dict) and data.get("record") == "bench":
+        return BenchRecord.model_validate(data)
+    return None

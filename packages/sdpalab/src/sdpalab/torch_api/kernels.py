@@ -1,4 +1,4 @@
-"""Selection and launch of a proven kernel for torch tensors on a GPU; shared by the torch functions of the lab."""
+"""Selection and launch of a certified kernel for torch tensors on a GPU; shared by the torch functions of the lab."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sdpalab.run import torch_gpu
 from sdpalab.run.torch_launch import TorchLaunch
 
 if TYPE_CHECKING:
-    from sdpalab.evidence.proven import ProvenKernel
+    from sdpalab.evidence.certificate import CertifiedKernel
     from sdpalab.run import GpuExecutor
 
-__all__ = ["copied", "launch", "make_ready", "proven", "proven_on", "reload_proofs"]
+__all__ = ["certified", "certified_on", "copied", "launch", "make_ready", "reload_proofs"]
 
 Tensor = torch.Tensor
 
@@ -25,10 +25,10 @@ _ALIGNMENT = 16
 """Alignment of tensors in bytes; the kernels copy in chunks of this size."""
 
 
-def proven(
+def certified(
     q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, *, lse: bool = False
-) -> tuple[ProvenKernel | None, str]:
-    """The proven kernel that computes this on its GPU, or None; with the reason.
+) -> tuple[CertifiedKernel | None, str]:
+    """The certified kernel that computes this on its GPU, or None; with the reason.
 
     Parameters
     ----------
@@ -41,11 +41,11 @@ def proven(
     """
     if any(given.data_ptr() % _ALIGNMENT and given.is_contiguous() for given in (q, k, v)):
         return None, f"a tensor does not begin at a multiple of {_ALIGNMENT} bytes"
-    return _proven_for(q.shape, k.shape, q.dtype, _ordinal(q), is_causal, scale, lse)
+    return _certified_for(q.shape, k.shape, q.dtype, _ordinal(q), is_causal, scale, lse)
 
 
 @lru_cache(maxsize=4096)
-def _proven_for(
+def _certified_for(
     q: torch.Size,
     k: torch.Size,
     dtype: torch.dtype,
@@ -53,8 +53,8 @@ def _proven_for(
     is_causal: bool,
     scale: float | None,
     lse: bool,
-) -> tuple[ProvenKernel | None, str]:
-    """:func:`proven` by shapes; cached for all calls until :func:`reload_proofs`."""
+) -> tuple[CertifiedKernel | None, str]:
+    """:func:`certified` by shapes; cached for all calls until :func:`reload_proofs`."""
     from sdpalab.evidence.choice import GpuPlatform, choose
     from sdpalab.run.driver_version import driver_version
 
@@ -70,10 +70,10 @@ def _proven_for(
     return choice.kernel, choice.reason
 
 
-def proven_on(
+def certified_on(
     gpu: str, q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, *, lse: bool = False
-) -> tuple[ProvenKernel | None, str]:
-    """:func:`proven` for tensors of these shapes on a GPU, present or not, by that GPU's records.
+) -> tuple[CertifiedKernel | None, str]:
+    """:func:`certified` for tensors of these shapes on a GPU, present or not, by that GPU's records.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def copied(q: Tensor, k: Tensor, v: Tensor) -> dict[str, int]:
 
     A launch plan's buffers are contiguous: tensor maps, quantisation and all records of verdicts and times apply to
     that layout. One copy, which reads and writes each element once, costs less than products that read a layout without
-    a tuned or proven kernel.
+    a tuned or a certified kernel.
     """
     return {
         name: given.numel() * given.element_size()
@@ -115,11 +115,11 @@ def reload_proofs() -> None:
     from sdpalab.evidence.choice import forget
 
     forget()
-    _proven_for.cache_clear()
+    _certified_for.cache_clear()
     _ready.plans.clear()
 
 
-def launch(kernel: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
+def launch(kernel: CertifiedKernel, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
     """Launch the kernel on torch's current stream of the tensors' GPU, and return its outputs; does not wait for it.
 
     Tensors that are not contiguous are copied first, on the same stream.
@@ -133,7 +133,7 @@ def launch(kernel: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> dict[str, T
     return make_ready(kernel, q, k, v)(q, k, v)
 
 
-def make_ready(kernel: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> TorchLaunch:
+def make_ready(kernel: CertifiedKernel, q: Tensor, k: Tensor, v: Tensor) -> TorchLaunch:
     """The kernel, prepared once per thread: loads its module and synchronises with the GPU.
 
     Raises
@@ -147,11 +147,11 @@ def make_ready(kernel: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> TorchLa
     if ready is None:
         if torch_gpu.capturing():
             raise UserError(
-                f"the first call with these shapes prepares {kernel.proof.kernel}, which cannot be done while a CUDA "
-                "graph is captured: call it once before, on this thread, or sdpalab.prepare(q, k, v, ...)"
+                f"the first call with these shapes prepares {kernel.certificate.kernel}, which cannot be done while a "
+                "CUDA graph is captured: call it once before, on this thread, or sdpalab.prepare(q, k, v, ...)"
             )
         tensors = q.contiguous(), k.contiguous(), v.contiguous()
-        prepared = TorchLaunch(_executor(ordinal, kernel.proof.arch), kernel.plan, *tensors, kernel.builds)
+        prepared = TorchLaunch(_executor(ordinal, kernel.certificate.arch), kernel.plan, *tensors, kernel.builds)
         ready = _ready.plans[key] = kernel, prepared  # the cached kernel object keeps its id unique
     return ready[1]
 
@@ -160,7 +160,7 @@ class _Local(threading.local):
     """Prepared plans of this thread; a launch reads its addresses from one buffer per plan."""
 
     def __init__(self) -> None:
-        self.plans: dict[tuple[int, int], tuple[ProvenKernel, TorchLaunch]] = {}
+        self.plans: dict[tuple[int, int], tuple[CertifiedKernel, TorchLaunch]] = {}
 
 
 _ready = _Local()

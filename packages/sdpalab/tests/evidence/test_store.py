@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from proof_sample import DRIVER, GPU, bench, proof_times
+from certificate_sample import DRIVER, GPU, bench, stored_times
 from sdpalab.errors import MachineError
-from sdpalab.evidence import kept
+from sdpalab.evidence import store
 from sdpalab.evidence.folders import folder_of
-from sdpalab.evidence.kept import KeptRecord, check_writable, keep, read_records, sealed
+from sdpalab.evidence.store import StoredRecord, check_writable, keep, read_records, sealed
 from sdpalab.version import __version__
 
 
@@ -26,7 +26,7 @@ def test_folders_are_named_after_gpus() -> None:
 
 
 def test_what_is_kept_is_read_back(tmp_path: Path) -> None:
-    record = proof_times([0.5] * 12)
+    record = stored_times([0.5] * 12)
     path = keep(record, "times", tmp_path)
     assert path.parent == tmp_path / "l4"
     assert list(read_records(path.parent, own=True)) == [(path, record)]
@@ -34,11 +34,11 @@ def test_what_is_kept_is_read_back(tmp_path: Path) -> None:
 
 
 def test_a_digest_covers_every_field() -> None:
-    data = json.loads(proof_times([0.5] * 12).model_dump_json())
+    data = json.loads(stored_times([0.5] * 12).model_dump_json())
     for name, value in {"gpu": "NVIDIA L40", "driver": "1.0", "lab": "0", "when": "2020-01-01T00:00:00Z"}.items():
         with pytest.raises(ValidationError):
-            KeptRecord.model_validate({**data, name: value})
-    assert KeptRecord.model_validate(data).sha256 == data["sha256"]
+            StoredRecord.model_validate({**data, name: value})
+    assert StoredRecord.model_validate(data).sha256 == data["sha256"]
 
 
 def test_a_record_holds_one_thing_of_one_gpu() -> None:
@@ -49,7 +49,7 @@ def test_a_record_holds_one_thing_of_one_gpu() -> None:
 
 
 def test_many_keep_at_once(tmp_path: Path) -> None:
-    record = proof_times([0.5] * 12)
+    record = stored_times([0.5] * 12)
     with ThreadPoolExecutor(8) as pool:
         paths = list(pool.map(lambda _: keep(record, "times", tmp_path), range(40)))
     assert len(set(paths)) == 40
@@ -64,8 +64,8 @@ def test_where_nothing_can_be_written_that_is_said(
     def refuse(path: Path, content: bytes) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(kept, "write_atomically", refuse)
-    for attempt in (lambda: check_writable(tmp_path), lambda: keep(proof_times([0.5] * 12), "times", tmp_path)):
+    monkeypatch.setattr(store, "write_atomically", refuse)
+    for attempt in (lambda: check_writable(tmp_path), lambda: keep(stored_times([0.5] * 12), "times", tmp_path)):
         with pytest.raises(
             MachineError, match=f"records cannot be kept in .*: {os.strerror(number)}; SDPALAB_DATA_DIR"
         ):

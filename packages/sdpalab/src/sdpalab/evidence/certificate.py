@@ -1,9 +1,9 @@
-"""Proofs of kernels on GPUs, read from records of verdicts; the code contains no list of them.
+"""Certificates of kernels on GPUs, read from records of verdicts; the code contains no list of them.
 
 The records are the shipped ones (``evidence/<gpu>/*.json``) and those of ``sdpalab prove``
-(:mod:`sdpalab.evidence.kept`). A record proves its kernel if its verdict is PASSED and was run on a GPU: simulated runs
-and callables prove nothing about a GPU. It proves the judged code, by its digest, and not a later version of the
-kernel.
+(:mod:`sdpalab.evidence.store`). A record certifies its kernel if its verdict is PASSED and was run on a GPU: simulated
+runs and callables certify nothing about a GPU. It certifies the judged code, by its digest, and not a later version of
+the kernel.
 """
 
 from __future__ import annotations
@@ -15,15 +15,23 @@ from pathlib import Path
 
 from sdpalab.compile import Build
 from sdpalab.evidence.folders import EVIDENCE
-from sdpalab.evidence.kept import AnyRecord, KeptRecord, read_records
 from sdpalab.evidence.records import AttemptRecord
+from sdpalab.evidence.store import AnyRecord, StoredRecord, read_records
 from sdpalab.judge.verdict import Status, Verdict
 from sdpalab.kernels.kernel import Config, UnsupportedProblem
 from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.problem import EXTRAS, Problem
 
-__all__ = ["EVIDENCE", "Proof", "ProvenKernel", "exactness_reason", "proof_of", "read_proofs", "recorded_verdicts"]
+__all__ = [
+    "EVIDENCE",
+    "Certificate",
+    "CertifiedKernel",
+    "certificate_of",
+    "exactness_reason",
+    "read_certificates",
+    "recorded_verdicts",
+]
 
 _LARGEST_TILE = 128
 """Most rows or keys of a block's tile; a length that is not a multiple of it may end in a partial tile."""
@@ -33,7 +41,7 @@ _UNDECIDED = (Status.INFRA_ERROR, Status.UNSUPPORTED, Status.BUILD_FAILED)
 
 
 @dataclass(frozen=True)
-class Proof:
+class Certificate:
     """A verdict on a kernel from a GPU.
 
     Attributes
@@ -96,10 +104,10 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class ProvenKernel:
-    """A proven kernel, planned and built for one problem; its code is the judged code."""
+class CertifiedKernel:
+    """A certified kernel, planned and built for one problem; its code is the judged code."""
 
-    proof: Proof
+    certificate: Certificate
     plan: LaunchPlan
     builds: tuple[Build, ...]
 
@@ -119,8 +127,8 @@ def _traits(problem: Problem) -> tuple[object, ...]:
 
 
 @cache
-def read_proofs(folder: Path = EVIDENCE) -> tuple[Proof, ...]:
-    """All PASSED proofs among the records in the subfolders of ``folder``.
+def read_certificates(folder: Path = EVIDENCE) -> tuple[Certificate, ...]:
+    """All PASSED certificates among the records in the subfolders of ``folder``.
 
     Warns
     -----
@@ -128,7 +136,7 @@ def read_proofs(folder: Path = EVIDENCE) -> tuple[Proof, ...]:
         For each damaged record, which is ignored.
     """
     folders = sorted(path for path in folder.glob("*") if path.is_dir())
-    return tuple(proof for each in folders for proof in _proofs(each) if not proof.failure)
+    return tuple(certificate for each in folders for certificate in _certificates(each) if not certificate.failure)
 
 
 def recorded_verdicts(more: Path | None = None) -> dict[str, Verdict]:
@@ -136,29 +144,29 @@ def recorded_verdicts(more: Path | None = None) -> dict[str, Verdict]:
 
     They are an argument of :func:`sdpalab.measure.timing_gate.judge_for_timing`.
     """
-    proofs = (*read_proofs(), *(read_proofs(more) if more else ()))
-    return {proof.record: proof.verdict for proof in proofs if proof.verdict is not None}
+    certificates = (*read_certificates(), *(read_certificates(more) if more else ()))
+    return {certificate.record: certificate.verdict for certificate in certificates if certificate.verdict is not None}
 
 
-def _proofs(folder: Path) -> Iterator[Proof]:
+def _certificates(folder: Path) -> Iterator[Certificate]:
     for path, record in read_records(folder):
-        proof = proof_of(record, f"{path.parent.name}/{path.name}")
-        if proof is not None:
-            yield proof
+        certificate = certificate_of(record, f"{path.parent.name}/{path.name}")
+        if certificate is not None:
+            yield certificate
 
 
-def proof_of(record: AnyRecord, name: str, *, own: bool = False) -> Proof | None:
-    """The proof or failure of a kernel on a GPU in a record; None if there is none.
+def certificate_of(record: AnyRecord, name: str, *, own: bool = False) -> Certificate | None:
+    """The certificate or failure of a kernel on a GPU in a record; None if there is none.
 
     Parameters
     ----------
-    record : KeptRecord, AttemptRecord or BenchRecord
+    record : StoredRecord, AttemptRecord or BenchRecord
     name : str
-        Value of :attr:`Proof.record`.
+        Value of :attr:`Certificate.record`.
     own : bool
         Whether it is the user's, not shipped with the lab; it is then valid for the version of the lab that made it.
     """
-    stored = record if isinstance(record, KeptRecord) else None
+    stored = record if isinstance(record, StoredRecord) else None
     attempt = stored.attempt if stored else record
     if not isinstance(attempt, AttemptRecord) or attempt.verdict is None:
         return None
@@ -170,7 +178,7 @@ def proof_of(record: AnyRecord, name: str, *, own: bool = False) -> Proof | None
     sampled = stored.sampled if stored else ()
     large = {each.problem for each in sampled if each.small in problems and not each.wrong}
     wrong = [f"{each.problem.label}: {each.wrong}" for each in sampled if each.wrong]
-    return Proof(
+    return Certificate(
         kernel=attempt.kernel,
         config=attempt.config,
         gpu=verdict.device,
@@ -189,7 +197,7 @@ def proof_of(record: AnyRecord, name: str, *, own: bool = False) -> Proof | None
 
 
 def exactness_reason(kernel: str, config: str) -> str | None:
-    """Reason why a kernel cannot replace torch's own function, independent of proofs; None if it can.
+    """Reason why a kernel cannot replace torch's own function, independent of certificates; None if it can.
 
     Kernels that quantise their inputs, or accumulate in less than float32, cannot replace it. Kernels that no longer
     exist, are not available here, or lack these knobs cannot either.
@@ -215,6 +223,10 @@ def config_of(kernel: str, config: str) -> Config:
     return KERNELS[kernel].config_with(dict(knob.split("=", 1) for knob in config.split()))
 
 
-def failures(builds: Sequence[Build], proofs: Sequence[Proof]) -> Iterator[Proof]:
+def failures(builds: Sequence[Build], certificates: Sequence[Certificate]) -> Iterator[Certificate]:
     """Verdicts that did not pass on any of this code."""
-    return (proof for proof in proofs if proof.failure and any(proof.is_of(build) for build in builds))
+    return (
+        certificate
+        for certificate in certificates
+        if certificate.failure and any(certificate.is_of(build) for build in builds)
+    )
