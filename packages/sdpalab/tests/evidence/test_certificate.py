@@ -12,8 +12,9 @@ import pytest
 from evidence_sample import honest, judged
 
 from certificate_sample import DRIVER, GPU, JUDGED, attempt, flash_build, stored_verdict
-from sdpalab.evidence.certificate import Certificate, certificate_of, exactness_reason, read_certificates
+from sdpalab.evidence.certificate import Certificate, certificate_of, exactness_reason
 from sdpalab.evidence.files import ArrayStore
+from sdpalab.evidence.lookup import forget, recorded_verdicts, records_in, shipped_records
 from sdpalab.evidence.records import AttemptRecord
 from sdpalab.evidence.store import RecordWarning, SampledRecord, StoredRecord, sealed
 from sdpalab.judge.verdict import Case, Status
@@ -35,7 +36,7 @@ def evidence(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "campaigns" / "fuzz.json").write_text('{"seeds": 12}')
     (tmp_path / "l4").mkdir()
     yield tmp_path
-    read_certificates.cache_clear()
+    forget()
 
 
 def commit(folder: Path, record: AttemptRecord | StoredRecord) -> None:
@@ -45,12 +46,12 @@ def commit(folder: Path, record: AttemptRecord | StoredRecord) -> None:
 @pytest.mark.parametrize("with_machine", [False, True])
 def test_a_verdict_from_a_gpu_proves_its_kernel_there(evidence: Path, case: Case, with_machine: bool) -> None:
     commit(evidence, stored_verdict(case) if with_machine else attempt(case))
-    (certificate,) = read_certificates(evidence)
+    (certificate,) = records_in(evidence / "l4").certificates
     assert (certificate.kernel, certificate.gpu, certificate.arch, certificate.record) == (
         "flash",
         GPU,
         "sm_89",
-        "l4/flash.json",
+        "evidence/l4/flash.json",
     )
     assert certificate.is_of(flash_build())
     assert certificate.covers(JUDGED)
@@ -122,12 +123,12 @@ def test_a_large_problem_that_was_sampled_is_covered_if_the_small_one_was_judged
 @pytest.mark.parametrize(("device", "status"), [("simulator sm_89", Status.PASSED), ("cpu (torch)", Status.PASSED)])
 def test_what_ran_elsewhere_proves_nothing(evidence: Path, case: Case, device: str, status: Status) -> None:
     commit(evidence, attempt(case, device=device, status=status))
-    assert read_certificates(evidence) == ()
+    assert records_in(evidence / "l4").certificates == ()
 
 
 def test_a_failure_is_no_proof_and_is_remembered_as_one(evidence: Path, case: Case) -> None:
     commit(evidence, attempt(case, status=Status.INCORRECT))
-    assert read_certificates(evidence) == ()
+    assert recorded_verdicts(evidence) == {}
     certificate = certificate_of(attempt(case, status=Status.INCORRECT), "")
     assert certificate is not None
     assert certificate.failure.startswith("INCORRECT: ")
@@ -140,8 +141,8 @@ def test_a_damaged_record_is_skipped_with_a_warning(evidence: Path, case: Case) 
     data["verdict"]["status"] = "INCORRECT"
     (evidence / "l4" / "damaged.json").write_text(json.dumps(data))
     with pytest.warns(RecordWarning, match=r"damaged\.json is not a valid record") as warned:
-        (certificate,) = read_certificates(evidence)
-    assert certificate.record == "l4/flash.json"
+        (certificate,) = records_in(evidence / "l4").certificates
+    assert certificate.record == "evidence/l4/flash.json"
     assert len(warned) == 1
     assert "\n" not in str(warned[0].message)
 
@@ -170,6 +171,5 @@ def test_what_quantises_stands_in_for_nothing(name: str) -> None:
 def test_the_shipped_records_can_be_read() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", RecordWarning)
-        assert all(
-            not certificate.gpu.startswith("simulator") and certificate.problems for certificate in read_certificates()
-        )
+        shipped = shipped_records().certificates
+    assert all(not each.gpu.startswith("simulator") and each.problems for each in shipped)

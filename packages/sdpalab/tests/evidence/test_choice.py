@@ -26,12 +26,13 @@ from certificate_sample import (
 )
 from sdpalab.bugs import replace_once
 from sdpalab.errors import MachineError
-from sdpalab.evidence import choice
-from sdpalab.evidence.choice import Choice, GpuPlatform, choose, forget
+from sdpalab.evidence import choice, lookup
+from sdpalab.evidence.choice import Choice, GpuPlatform, choose
 from sdpalab.evidence.files import ArrayStore
 from sdpalab.evidence.folders import folder_of, records_folder
+from sdpalab.evidence.lookup import Records, forget, records_on
 from sdpalab.evidence.store import AnyRecord, RecordWarning, StoredRecord, keep, sealed
-from sdpalab.evidence.timings import LEAST_ROUNDS
+from sdpalab.evidence.timings import LEAST_ROUNDS, Timing, timings_of
 from sdpalab.judge.verdict import Case, Status
 from sdpalab.problem import Problem
 from sdpalab.user_folder import data_folder
@@ -50,7 +51,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Nothing is shipped, and the user has nothing; returns where records are shipped."""
     monkeypatch.setenv("SDPALAB_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setattr(choice, "evidence_folder", lambda: tmp_path / "evidence")
+    monkeypatch.setattr(lookup, "evidence_folder", lambda: tmp_path / "evidence")
     forget()
     yield tmp_path / "evidence"
     forget()
@@ -142,7 +143,7 @@ def test_an_ambiguous_comparison_counts_if_its_interval_ends_below_the_limit(cas
     times = stored_times([0.985, 0.985, 1.0, 1.0] * 8)
     forget()
     selected = chosen(stored_verdict(case), times)
-    (timing,) = choice.records_on(GPU).timings
+    (timing,) = records_on(GPU).timings
     assert timing.comparison.outcome.value == "AMBIGUOUS"
     assert selected.kernel is not None
 
@@ -168,12 +169,12 @@ def test_the_kernel_with_the_least_ratio_runs(case: Case) -> None:
     verdict = stored_verdict(case)
     keep(verdict, "flash")
     forget()
-    (certificate,) = choice.records_on(GPU).certificates
+    (certificate,) = records_on(GPU).certificates
     other = replace(certificate, config=str(FLASH.default_config.but(NUM_CTAS=7)))
     code = {"config": other.config, "code_sha256": sorted(certificate.code)}
     (fast,) = chosen_timings(0.5)
     (faster,) = chosen_timings(0.4, code)
-    selected = choose(JUDGED, HERE, choice.Records((certificate, other), (fast, faster)))
+    selected = choose(JUDGED, HERE, Records((certificate, other), (fast, faster)))
     assert selected.kernel is not None
     assert selected.kernel.certificate is other
 
@@ -207,8 +208,8 @@ def test_few_rounds_on_one_kind_are_too_few(case: Case) -> None:
     )
 
 
-def chosen_timings(ratio: float, code: dict[str, object] | None = None) -> list[choice.Timing]:
-    return list(choice.timings_of(stored_times([ratio] * 30, code=code), "a record"))
+def chosen_timings(ratio: float, code: dict[str, object] | None = None) -> list[Timing]:
+    return list(timings_of(stored_times([ratio] * 30, code=code), "a record"))
 
 
 def test_another_driver_is_torch_again(case: Case) -> None:

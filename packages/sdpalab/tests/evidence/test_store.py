@@ -42,7 +42,7 @@ def test_a_digest_covers_every_field() -> None:
 
 
 def test_a_record_holds_one_thing_of_one_gpu() -> None:
-    with pytest.raises(ValidationError, match="one of the two"):
+    with pytest.raises(ValidationError, match="one of the three"):
         sealed(gpu=GPU, driver=DRIVER)
     with pytest.raises(ValidationError, match="the times are not from NVIDIA H200"):
         sealed(gpu="NVIDIA H200", driver=DRIVER, bench=bench([0.5] * 12))

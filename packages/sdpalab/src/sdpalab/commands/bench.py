@@ -64,13 +64,13 @@ def bench(
     json: JsonOption = None,
 ) -> int:
     """Time kernels and peers on the GPU: interleaved, outputs checked, with intervals; also on the slowest inputs."""
-    from sdpalab.evidence.certificate import recorded_verdicts
     from sdpalab.evidence.environment import current_environment, harness_diff
+    from sdpalab.evidence.lookup import recorded_verdicts
     from sdpalab.evidence.measured import bench_record, session_result
     from sdpalab.evidence.timings import codes_of
+    from sdpalab.evidence.tuned import shared_config
     from sdpalab.inputs import TIMED_KINDS, make_inputs
     from sdpalab.judge.sandbox.sandboxed import compile_for, configured_kernel
-    from sdpalab.kernels.tuned import tuned_config
     from sdpalab.measure.benchmark import benchmark, cuda_device
     from sdpalab.measure.outputs import Outputs
     from sdpalab.measure.peers import peers_named, select
@@ -91,7 +91,7 @@ def bench(
         ]
         device = cuda_device()
         if not settings:
-            kernels = [(loaded, tuned_config(loaded, problems, device.name)) for loaded, _ in kernels]
+            kernels = [(loaded, shared_config(loaded, problems, device.name)) for loaded, _ in kernels]
         executor = _executor(device, needed=bool(kernels))
         for loaded, _ in kernels:
             assert executor is not None, "kernels need an executor"

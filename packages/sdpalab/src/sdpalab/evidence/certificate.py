@@ -10,13 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 
 from sdpalab.compile import Build
-from sdpalab.evidence.folders import EVIDENCE
 from sdpalab.evidence.records import AttemptRecord
-from sdpalab.evidence.store import AnyRecord, StoredRecord, read_records
+from sdpalab.evidence.store import AnyRecord, StoredRecord
 from sdpalab.judge.verdict import Status, Verdict
 from sdpalab.kernels.kernel import Config, UnsupportedProblem
 from sdpalab.kernels.plan import LaunchPlan
@@ -24,13 +21,10 @@ from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.problem import EXTRAS, Problem
 
 __all__ = [
-    "EVIDENCE",
     "Certificate",
     "CertifiedKernel",
     "certificate_of",
     "exactness_reason",
-    "read_certificates",
-    "recorded_verdicts",
 ]
 
 _LARGEST_TILE = 128
@@ -124,35 +118,6 @@ def _traits(problem: Problem) -> tuple[object, ...]:
         problem.scale == problem.with_(scale=None).scale,
         *(getattr(problem, name) for name in EXTRAS),
     )
-
-
-@cache
-def read_certificates(folder: Path = EVIDENCE) -> tuple[Certificate, ...]:
-    """All PASSED certificates among the records in the subfolders of ``folder``.
-
-    Warns
-    -----
-    RecordWarning
-        For each damaged record, which is ignored.
-    """
-    folders = sorted(path for path in folder.glob("*") if path.is_dir())
-    return tuple(certificate for each in folders for certificate in _certificates(each) if not certificate.failure)
-
-
-def recorded_verdicts(more: Path | None = None) -> dict[str, Verdict]:
-    """PASSED verdicts from GPUs by their records: shipped ones, and those in the subfolders of ``more``.
-
-    They are an argument of :func:`sdpalab.measure.timing_gate.judge_for_timing`.
-    """
-    certificates = (*read_certificates(), *(read_certificates(more) if more else ()))
-    return {certificate.record: certificate.verdict for certificate in certificates if certificate.verdict is not None}
-
-
-def _certificates(folder: Path) -> Iterator[Certificate]:
-    for path, record in read_records(folder):
-        certificate = certificate_of(record, f"{path.parent.name}/{path.name}")
-        if certificate is not None:
-            yield certificate
 
 
 def certificate_of(record: AnyRecord, name: str, *, own: bool = False) -> Certificate | None:

@@ -9,38 +9,34 @@ A kernel is chosen only if
   (:data:`~sdpalab.evidence.timings.SLOWER_BY`). The newest comparison of a code counts; among several kernels the one
   with the smallest ratio is chosen.
 
-Records are read once per process, until :func:`forget`.
+Records are read once per process, until :func:`~sdpalab.evidence.lookup.forget`.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 from sdpalab.compile import Build, build
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence.certificate import (
     Certificate,
     CertifiedKernel,
-    certificate_of,
     config_of,
     exactness_reason,
     failures,
 )
-from sdpalab.evidence.folders import evidence_folder, folder_of, records_folder
-from sdpalab.evidence.store import RecordWarning, read_records
-from sdpalab.evidence.timings import LEAST_ROUNDS, Timing, timings_of
+from sdpalab.evidence.lookup import Records, records_on
+from sdpalab.evidence.timings import LEAST_ROUNDS, Timing
+from sdpalab.evidence.tuned import tuned
 from sdpalab.evidence.workload import prove_command
 from sdpalab.kernels.registry import KERNELS
-from sdpalab.kernels.tuned import tuned
 from sdpalab.problem import Problem
 from sdpalab.version import __version__
-from warpsan.gpus import device_name, gpu_named, gpu_of_device
+from warpsan.gpus import device_name, gpu_named
 
-__all__ = ["Choice", "GpuPlatform", "Records", "choose", "forget", "platform_of", "records_on"]
+__all__ = ["Choice", "GpuPlatform", "choose", "platform_of"]
 
 
 @dataclass(frozen=True)
@@ -66,51 +62,11 @@ class GpuPlatform:
 
 
 @dataclass(frozen=True)
-class Records:
-    """Every verdict and every comparison from one model of GPU."""
-
-    certificates: tuple[Certificate, ...] = ()
-    timings: tuple[Timing, ...] = ()
-
-
-@dataclass(frozen=True)
 class Choice:
     """A kernel ready to be prepared, or None for torch's own function; with the reason and the deciding records."""
 
     kernel: CertifiedKernel | None
     reason: str
-
-
-@cache
-def records_on(gpu: str) -> Records:
-    """Records of a model of GPU: shipped records and the user's.
-
-    Warns
-    -----
-    RecordWarning
-        For each damaged or foreign file, which is ignored.
-    """
-    certificates: list[Certificate] = []
-    timings: list[Timing] = []
-    for folder, own in ((evidence_folder(), False), (records_folder(), True)):
-        for path, record in read_records(folder / folder_of(gpu), own=own):
-            name = str(path) if own else f"evidence/{path.parent.name}/{path.name}"
-            try:
-                certificate = certificate_of(record, name, own=own)
-                new_timings = list(timings_of(record, name, own=own))
-            except (ValueError, KeyError, TypeError, UserError) as error:
-                message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-                warnings.warn(f"{path} is not a valid record and is ignored: {message}", RecordWarning, stacklevel=2)
-                continue
-            # Two models may share a folder name, and a file may be in the wrong folder.
-            certificates += [certificate] if certificate is not None and certificate.gpu == gpu else []
-            timings += [timing for timing in new_timings if timing.gpu == gpu]
-    return Records(tuple(certificates), tuple(timings))
-
-
-def forget() -> None:
-    """Drop the records from memory; the next use reads them again."""
-    records_on.cache_clear()
 
 
 def platform_of(gpu: str) -> GpuPlatform:
@@ -281,8 +237,7 @@ def _choice_of(
 
 def _tuned(kernel: str, config: str, problem: Problem, device: str) -> str:
     """End of a sentence: the configuration is a tuned default, and its basis."""
-    gpu = gpu_of_device(device)
-    entry = tuned(KERNELS[kernel], problem, gpu.name) if gpu else None
+    entry = tuned(KERNELS[kernel], problem, device)
     if entry is None or config_of(kernel, config) != KERNELS[kernel].default_config.but(**entry.config):
         return ""
     return f"; its knobs are {entry.sentence}"

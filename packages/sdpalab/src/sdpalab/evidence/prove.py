@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence.certificate import exactness_reason
-from sdpalab.evidence.choice import Choice, GpuPlatform, choose, forget
+from sdpalab.evidence.choice import Choice, GpuPlatform, choose
 from sdpalab.evidence.folders import records_folder
+from sdpalab.evidence.lookup import forget
 from sdpalab.evidence.store import SampledRecord, StoredRecord, check_writable, keep, sealed
+from sdpalab.evidence.tuned import tuned_config
 from sdpalab.inputs import TIMED_KINDS, make_inputs
 from sdpalab.judge.cases import LEVELS, cases_for
 from sdpalab.judge.covering import covering_cases
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels import equivalent
-from sdpalab.kernels.kernel import Kernel
+from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.registry import KERNELS, get, needs
-from sdpalab.kernels.tuned import tuned_groups
 from sdpalab.kernels.userfile import is_user_file
 from sdpalab.problem import MISSION, Problem
 
@@ -36,9 +37,10 @@ __all__ = ["ProveAttempt", "ProveObserver", "ProveResult", "prove"]
 
 @dataclass
 class ProveAttempt:
-    """Result of one kernel: its supported problems, its verdict, the sampled large problems, and its record."""
+    """Result of one kernel and configuration: the problems, the verdict, the sampled large problems, and the record."""
 
     kernel: Kernel
+    config: Config
     problems: tuple[Problem, ...]
     verdict: Verdict | None = None
     failure: str = ""
@@ -282,7 +284,10 @@ def _attempts(
             raise UserError(wrong[0])
         skipped += wrong
         taken = tuple(problem for problem in problems if reasons[problem] is None)
-        attempts += [ProveAttempt(tuned, group) for tuned, group in tuned_groups(kernel, taken, executor.device)]
+        groups: dict[Config, list[Problem]] = {}
+        for problem in taken:
+            groups.setdefault(tuned_config(kernel, problem, executor.device), []).append(problem)
+        attempts += [ProveAttempt(kernel, config, tuple(group)) for config, group in groups.items()]
     if not attempts:
         raise UserError(f"no kernel can be proven for these shapes on {executor.device}: {'; '.join(skipped)}")
     return attempts, skipped
@@ -299,12 +304,12 @@ def _judge(
     """Judge a kernel on all its problems, and keep the result, passed or failed."""
     from sdpalab.judge import judge_candidate
 
-    kernel = attempt.kernel
-    small = small_ones(attempt.problems, kernel, machine.sms)
+    kernel, config = attempt.kernel, attempt.config
+    small = small_ones(attempt.problems, kernel, config, machine.sms)
     large = [problem for problem, judged in small.items() if judged != problem]
     specs = [
         *cases_for(level, small.values(), seed=seed),
-        *covering_cases(kernel, None, large, sms=machine.sms).specs,
+        *covering_cases(kernel, config, large, sms=machine.sms).specs,
     ]
     try:
         with watch.judging(kernel.name) as (on_start, progress):
@@ -313,7 +318,7 @@ def _judge(
                 list({spec.name: spec for spec in specs}.values()),
                 device="gpu",
                 arch=executor.arch,
-                config={name: str(value) for name, value in kernel.default_config.items()},
+                config={name: str(value) for name, value in config.items()},
                 level=level,
                 seed=seed,
                 progress=progress,
@@ -327,7 +332,7 @@ def _judge(
     if attempt.verdict.passed:
         for problem in large:
             try:
-                record = sample(kernel, problem, small[problem], executor)
+                record = sample(kernel, config, problem, small[problem], executor)
             except MachineError as error:
                 watch.not_sampled(attempt, problem, str(error))
             else:
@@ -337,18 +342,18 @@ def _judge(
     watch.stored(attempt.record)
 
 
-def small_ones(problems: Sequence[Problem], kernel: Kernel, sms: int) -> dict[Problem, Problem]:
+def small_ones(problems: Sequence[Problem], kernel: Kernel, config: Config, sms: int) -> dict[Problem, Problem]:
     """The judged problem for each problem: itself, or for a large one a small problem with the same code, if there is
     one."""
     judged_on = {}
     for problem in problems:
         large = problem.flops > equivalent.MOST_FLOPS
-        other = equivalent.equivalent_small(kernel, None, problem, sms=sms).problem if large else None
+        other = equivalent.equivalent_small(kernel, config, problem, sms=sms).problem if large else None
         judged_on[problem] = other or problem
     return judged_on
 
 
-def sample(kernel: Kernel, problem: Problem, small: Problem, executor: GpuExecutor) -> SampledRecord:
+def sample(kernel: Kernel, config: Config, problem: Problem, small: Problem, executor: GpuExecutor) -> SampledRecord:
     """Launch a large problem once and check rows of its output.
 
     Raises
@@ -362,9 +367,9 @@ def sample(kernel: Kernel, problem: Problem, small: Problem, executor: GpuExecut
 
     seed = int.from_bytes(os.urandom(6), "little")
     inputs = make_inputs(problem, "normal", seed)
-    outputs, numerics = Outputs(problem, inputs, seed), on_architecture(kernel.numerics_of(), executor.arch)
+    outputs, numerics = Outputs(problem, inputs, seed), on_architecture(kernel.numerics_of(config), executor.arch)
     try:
-        result = executor.run(kernel.launch_plan(problem, sms=executor.sms), inputs.arrays)
+        result = executor.run(kernel.launch_plan(problem, config, sms=executor.sms), inputs.arrays)
         damage = [*result.hazards, *(f"it wrote to its input {name}" for name in result.changed_inputs)]
         wrong = "; ".join(damage) or outputs.wrong(result.outputs["o"], numerics)
     except KernelFault as error:
@@ -389,7 +394,7 @@ def _record(attempt: ProveAttempt, verdict: Verdict, executor: GpuExecutor, mach
     kernel = attempt.kernel
     builds: dict[str, tuple[Source, Build]] = {}
     for case in verdict.cases:
-        for module in equivalent.modules_of(kernel.launch_plan(case.problem, sms=machine.sms)):
+        for module in equivalent.modules_of(kernel.launch_plan(case.problem, attempt.config, sms=machine.sms)):
             built = build(module, executor.arch)
             builds[built.ptx_sha256] = module, built
     ran = {digest for case in verdict.cases for digest in case.run.get("ptx_sha256", ())}
@@ -447,8 +452,8 @@ def _time(
         permits = []
         for each in passed:
             assert each.verdict is not None, "what passed has a verdict"
-            config, verdicts = each.kernel.default_config, {_name(each): each.verdict}
-            permits.append(permit_by(each.kernel, config, [problem], verdicts, arch=executor.arch, sms=machine.sms))
+            verdicts, arch = {_name(each): each.verdict}, executor.arch
+            permits.append(permit_by(each.kernel, each.config, [problem], verdicts, arch=arch, sms=machine.sms))
         pairs = [(permit.kernel, permit.config) for permit in permits]
         code = codes_of(pairs, problem, executor.arch, machine.sms)
         results = []
@@ -477,7 +482,7 @@ def _judged(attempt: ProveAttempt) -> dict[str, Any]:
     """A kernel's verdict in a record of times, in the form of ``bench`` for a certified kernel."""
     return {
         "kernel": attempt.kernel.name,
-        "config": str(attempt.kernel.default_config),
+        "config": str(attempt.config),
         "passed": True,
         "left_out": {},
         "proven_by": {problem.label: _name(attempt) for problem in attempt.problems},

@@ -1,4 +1,4 @@
-"""Records that ``sdpalab prove`` keeps: a verdict or a measurement, with its machine and a digest.
+"""The store of records: a verdict, a measurement or a tuned default, with its machine and a digest.
 
 Each file is written atomically (:func:`~sdpalab.evidence.files.write_atomically`) under a unique name. Concurrent
 processes therefore need no lock, and existing records are never changed. A file counts only if it is a valid record
@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from sdpalab.errors import MachineError
 from sdpalab.evidence.files import write_atomically
@@ -25,6 +25,8 @@ from sdpalab.evidence.measured import BenchRecord
 from sdpalab.evidence.records import AttemptRecord, Record, Sha256
 from sdpalab.evidence.verifier.archive import canonical
 from sdpalab.record import ProblemField
+from sdpalab.search.tuned import TunedEntry
+from warpsan.gpus import gpu_of_device
 
 __all__ = [
     "AnyRecord",
@@ -67,12 +69,12 @@ class SampledRecord(Record):
 
 
 class StoredRecord(Record):
-    """A judgement (``attempt``) or a timing (``bench``) on one machine.
+    """A judgement (``attempt``) or a timing (``bench``) on one machine, or the result of a search (``tuned``).
 
     Attributes
     ----------
     gpu, driver, lab : str
-        The GPU's name, and the versions of the driver and of the lab.
+        The GPU's name, and the versions of the driver (empty for a search) and of the lab.
     when : datetime
     code : mapping of str to str
         For a verdict: the digest of each build's PTX, and its :attr:`~sdpalab.compile.Build.code_sha256`.
@@ -80,13 +82,15 @@ class StoredRecord(Record):
         For a verdict: large problems that were checked beside the judged ones.
     attempt : AttemptRecord or None
     bench : BenchRecord or None
+    tuned : TunedEntry or None
+        Omitted in JSON if None.
     sha256 : str
         Digest of all other fields in canonical form; detects damage, not deliberate changes.
 
     Raises
     ------
     ValueError
-        If not exactly one of ``attempt`` and ``bench`` is given, it is from another GPU, or the digest differs.
+        If not exactly one of ``attempt``, ``bench`` and ``tuned`` is given, for this GPU, or the digest differs.
     """
 
     record: Literal["kept"] = "kept"
@@ -98,12 +102,13 @@ class StoredRecord(Record):
     sampled: tuple[SampledRecord, ...] = ()
     attempt: AttemptRecord | None = None
     bench: BenchRecord | None = None
+    tuned: TunedEntry | None = None
     sha256: Sha256
 
     @model_validator(mode="after")
     def _legal(self) -> StoredRecord:
-        if (self.attempt is None) == (self.bench is None):
-            raise ValueError("a kept record holds a verdict or a measurement, one of the two")
+        if [self.attempt, self.bench, self.tuned].count(None) != 2:
+            raise ValueError("a record holds a verdict, a measurement or a tuned default, one of the three")
         if self.attempt is not None:
             verdict = self.attempt.verdict
             if verdict is None or verdict.device != self.gpu:
@@ -113,9 +118,17 @@ class StoredRecord(Record):
                 raise ValueError(f"there is no digest of the code of PTX {min(without)[:12]}")
         if self.bench is not None and self.bench.gpu != self.gpu:
             raise ValueError(f"the times are not from {self.gpu}")
+        gpu = gpu_of_device(self.gpu)
+        if self.tuned is not None and (gpu is None or self.tuned.gpu != gpu.name):
+            raise ValueError(f"the tuned default is not for {self.gpu}")
         if _digest(self.model_dump(mode="json")) != self.sha256:
             raise ValueError("its content was changed: the digest differs")
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_empty(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = handler(self)
+        return {name: value for name, value in values.items() if name != "tuned" or value is not None}
 
 
 AnyRecord = StoredRecord | AttemptRecord | BenchRecord

@@ -112,7 +112,7 @@ def reload_proofs() -> None:
     A process reads the records once, at the first call with a shape on a GPU, and caches its choice for each shape.
     Concurrent launches on other threads may still use the old choice.
     """
-    from sdpalab.evidence.choice import forget
+    from sdpalab.evidence.lookup import forget
 
     forget()
     _certified_for.cache_clear()

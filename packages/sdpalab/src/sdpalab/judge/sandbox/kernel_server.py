@@ -23,7 +23,7 @@ from sdpalab.judge.sandbox.raised import raised, text_of
 from sdpalab.judge.sandbox.wire import Channel, serve
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config, Kernel, UnsupportedProblem
-from sdpalab.kernels.tuned import source_text
+from sdpalab.kernels.source import source_text
 from sdpalab.kernels.userfile import load_user_kernel
 from sdpalab.problem import Problem
 

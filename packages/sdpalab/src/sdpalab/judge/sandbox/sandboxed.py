@@ -126,7 +126,7 @@ class SandboxedKernel(Kernel):
     Attributes
     ----------
     described_source : str
-        Text of its own source, as of :func:`sdpalab.kernels.tuned.source_text`.
+        Text of its own source, as of :func:`sdpalab.kernels.source.source_text`.
     arch : str
         Target architecture of Triton.
     workshop : ConfinedWorkshop
@@ -191,10 +191,9 @@ class SandboxedKernel(Kernel):
         *,
         lse: bool = False,
         sms: int | None = None,
-        gpu: str | None = None,
     ) -> LaunchPlan:
         """See :meth:`Kernel.launch_plan`; Triton's modules are already compiled for :attr:`arch`."""
-        config = self.config_for(problem, gpu) if config is None else config
+        config = self.default_config if config is None else config
         order = {"do": "plan", "problem": problem.to_dict(), "config": dict(config), "lse": lse, "sms": sms}
         _, results = self._ask({**order, "arch": self.arch}, room=MOST_PLAN)
         data = results["plan"].tobytes() if "plan" in results else b""
