@@ -8,7 +8,6 @@ from enum import Enum
 from typing import Annotated, Any, ClassVar, TypeVar, get_type_hints
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     GetJsonSchemaHandler,
     PlainSerializer,
@@ -37,7 +36,7 @@ Kind = TypeVar("Kind", bound="JsonRecord")
 
 @dataclass(frozen=True, config=RECORD)
 class JsonRecord:
-    """Base of records that are dataclasses: ``to_dict`` gives plain JSON values, ``from_dict`` is the inverse.
+    """Base of records: ``to_dict`` gives plain JSON values, ``from_dict`` is the inverse.
 
     A subclass is a ``pydantic.dataclasses.dataclass(frozen=True, config=RECORD)``, and validates in ``__post_init__``.
 
@@ -107,16 +106,13 @@ class JsonRecord:
         return values
 
 
-def json_fields(kind: type[Any]) -> dict[str, tuple[Any, Any]]:
+def json_fields(kind: type[JsonRecord]) -> dict[str, tuple[Any, Any]]:
     """Fields of a record's JSON, each with its type and its default; the default ``...`` means that it is always there.
 
     Parameters
     ----------
-    kind : type
-        A :class:`JsonRecord` or a pydantic model.
+    kind : subclass of JsonRecord
     """
-    if issubclass(kind, BaseModel):
-        return {name: (field.rebuild_annotation(), ...) for name, field in kind.model_fields.items()}
     hints = get_type_hints(kind, include_extras=True)
     hints |= {name: get_type_hints(getattr(kind, name).fget)["return"] for name in kind.derived}
     names = (*(field.name for field in fields(kind)), *kind.derived)

@@ -40,7 +40,7 @@ def evidence(tmp_path: Path) -> Iterator[Path]:
 
 
 def commit(folder: Path, record: AttemptRecord | StoredRecord) -> None:
-    (folder / "l4" / "flash.json").write_text(record.model_dump_json())
+    (folder / "l4" / "flash.json").write_text(json.dumps(record.to_dict()))
 
 
 @pytest.mark.parametrize("with_machine", [False, True])
@@ -137,7 +137,7 @@ def test_a_failure_is_no_proof_and_is_remembered_as_one(evidence: Path, case: Ca
 
 def test_a_damaged_record_is_skipped_with_a_warning(evidence: Path, case: Case) -> None:
     commit(evidence, attempt(case))
-    data = json.loads(attempt(case).model_dump_json())
+    data = attempt(case).to_dict()
     data["verdict"]["status"] = "INCORRECT"
     (evidence / "l4" / "damaged.json").write_text(json.dumps(data))
     with pytest.warns(RecordWarning, match=r"damaged\.json is not a valid record") as warned:

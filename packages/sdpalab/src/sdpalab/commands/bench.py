@@ -106,7 +106,7 @@ def bench(
             judged = [gate.to_dict() for gate in gates]
             record = bench_record(device.name, judged, results, sms=sms, complete=complete, environment=environment)
             if complete or json != "-":
-                write_document(json, record.model_dump(mode="json"), status=status)
+                write_document(json, record.to_dict(), status=status)
             return record
 
         try:

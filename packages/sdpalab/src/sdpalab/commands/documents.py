@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
 from sdpalab.evidence.measured import BenchRecord
 from sdpalab.judge.verdict import Verdict
-from sdpalab.record import ENVELOPE, ProblemField, json_fields
+from sdpalab.record import ENVELOPE, JsonRecord, ProblemField, json_fields
 from sdpalab.search.log import Head
 from sdpalab.search.outcome import Finalist, Trial
 
@@ -53,7 +53,7 @@ class DocumentHead(Content):
     error: str
 
 
-def _content(about: str = "", /, *, of: type[Any] | None = None, **fields: Any) -> type[Content]:
+def _content(about: str = "", /, *, of: type[JsonRecord] | None = None, **fields: Any) -> type[Content]:
     """A content with ``fields``, by their types, or types and defaults, beside those of the record class ``of``."""
     recorded = {name: field for name, field in json_fields(of).items() if name not in ENVELOPE} if of else {}
     given = {name: field if isinstance(field, tuple) else (field, ...) for name, field in fields.items()}

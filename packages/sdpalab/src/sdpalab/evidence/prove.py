@@ -63,7 +63,7 @@ class ProveAttempt:
             "kernel": self.kernel.name,
             "status": self.verdict.status.value if self.verdict else "NOT JUDGED",
             "reason": self.verdict.reason if self.verdict else self.failure,
-            "sampled": [each.model_dump(mode="json") for each in self.sampled],
+            "sampled": [each.to_dict() for each in self.sampled],
             "record": str(self.record) if self.record else None,
         }
 

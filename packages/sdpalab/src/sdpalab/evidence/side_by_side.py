@@ -257,7 +257,8 @@ def _status(attempt: AttemptRecord | None) -> str:
 
 def _facts(environment: Environment) -> dict[str, str]:
     """The environment as text by name."""
-    harness, values = environment.harness, environment.model_dump(exclude={"packages", "harness"})
-    facts = {name.replace("_", " "): str(value) for name, value in values.items() if value is not None}
+    harness, values = environment.harness, environment.to_dict()
+    shown = {name: value for name, value in values.items() if name not in ("packages", "harness") and value is not None}
+    facts = {name.replace("_", " "): str(value) for name, value in shown.items()}
     commit = f"{(harness.commit or 'none')[:12]}{', with changes' if harness.dirty else ''}"
     return {**facts, **environment.packages, "commit": commit, "sdpalab": harness.version}

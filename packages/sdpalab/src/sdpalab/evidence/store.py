@@ -7,24 +7,25 @@ with the right digest; other files are skipped with a warning.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import field, fields
 from datetime import datetime, timezone
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic_core import to_jsonable_python
 
 from sdpalab.errors import MachineError
 from sdpalab.evidence.files import write_atomically
 from sdpalab.evidence.folders import folder_of, records_folder
 from sdpalab.evidence.measured import BenchRecord
-from sdpalab.evidence.records import AttemptRecord, Record, Sha256
+from sdpalab.evidence.records import AttemptRecord, Sha256
 from sdpalab.evidence.verifier.archive import canonical
-from sdpalab.record import ProblemField
+from sdpalab.record import RECORD, JsonRecord, ProblemField, dataclass
 from sdpalab.search.tuned import TunedEntry
 from warpsan.gpus import gpu_of_device
 
@@ -44,7 +45,8 @@ class RecordWarning(UserWarning):
     """A file among the records is not a record, or was modified; it is ignored."""
 
 
-class SampledRecord(Record):
+@dataclass(frozen=True, config=RECORD, kw_only=True)
+class SampledRecord(JsonRecord):
     """A large problem that was launched once, with its output compared with float64 in some rows of each head.
 
     Attributes
@@ -68,7 +70,8 @@ class SampledRecord(Record):
     wrong: str = ""
 
 
-class StoredRecord(Record):
+@dataclass(frozen=True, config=RECORD, kw_only=True)
+class StoredRecord(JsonRecord):
     """A judgement (``attempt``) or a timing (``bench``) on one machine, or the result of a search (``tuned``).
 
     Attributes
@@ -83,30 +86,28 @@ class StoredRecord(Record):
     attempt : AttemptRecord or None
     bench : BenchRecord or None
     tuned : TunedEntry or None
-        Omitted in JSON if None.
-    sha256 : str
-        Digest of all other fields in canonical form; detects damage, not deliberate changes.
 
     Raises
     ------
     ValueError
-        If not exactly one of ``attempt``, ``bench`` and ``tuned`` is given, for this GPU, or the digest differs.
+        If not exactly one of ``attempt``, ``bench`` and ``tuned`` is given, for this GPU.
     """
+
+    derived = ("sha256",)
+    sparse = ("tuned",)
 
     record: Literal["kept"] = "kept"
     gpu: str
     driver: str
     lab: str
     when: datetime
-    code: Mapping[Sha256, Sha256] = {}
+    code: Mapping[Sha256, Sha256] = field(default_factory=dict)
     sampled: tuple[SampledRecord, ...] = ()
     attempt: AttemptRecord | None = None
     bench: BenchRecord | None = None
     tuned: TunedEntry | None = None
-    sha256: Sha256
 
-    @model_validator(mode="after")
-    def _legal(self) -> StoredRecord:
+    def __post_init__(self) -> None:
         if [self.attempt, self.bench, self.tuned].count(None) != 2:
             raise ValueError("a record holds a verdict, a measurement or a tuned default, one of the three")
         if self.attempt is not None:
@@ -121,33 +122,25 @@ class StoredRecord(Record):
         gpu = gpu_of_device(self.gpu)
         if self.tuned is not None and (gpu is None or self.tuned.gpu != gpu.name):
             raise ValueError(f"the tuned default is not for {self.gpu}")
-        if _digest(self.model_dump(mode="json")) != self.sha256:
-            raise ValueError("its content was changed: the digest differs")
-        return self
 
-    @model_serializer(mode="wrap")
-    def _without_empty(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = handler(self)
-        return {name: value for name, value in values.items() if name != "tuned" or value is not None}
+    @property
+    def sha256(self) -> Sha256:
+        """Digest of all fields of the JSON in canonical form; detects damage, not deliberate changes."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        written = {name: value for name, value in values.items() if value or name not in self.sparse}
+        return hashlib.sha256(canonical(to_jsonable_python(written))).hexdigest()
 
 
 AnyRecord = StoredRecord | AttemptRecord | BenchRecord
 """Contents of a folder of records; the other two are the outputs of ``repro`` and ``bench --json``."""
 
 
-def sealed(**fields: Any) -> StoredRecord:
-    """A record made now by this version of the lab, with its digest; ``fields`` are those of :class:`StoredRecord`."""
+def sealed(**about: Any) -> StoredRecord:
+    """A record made now by this version of the lab; ``about`` has the other fields of :class:`StoredRecord`."""
     from sdpalab.version import __version__
 
-    about = {"lab": __version__, "when": datetime.now(timezone.utc).replace(microsecond=0)}
-    unsealed = StoredRecord.model_construct(**{**about, **fields, "sha256": ""})
-    # The digest is of the record as read back.
-    data: dict[str, Any] = json.loads(unsealed.model_dump_json())
-    return StoredRecord.model_validate({**data, "sha256": _digest(data)})
-
-
-def _digest(data: Mapping[str, Any]) -> str:
-    return sha256(canonical({name: value for name, value in data.items() if name != "sha256"})).hexdigest()
+    now = datetime.now(timezone.utc).replace(microsecond=0)
+    return StoredRecord(**{"lab": __version__, "when": now, **about})
 
 
 def check_writable(folder: Path | None = None) -> Path:
@@ -189,7 +182,7 @@ def keep(record: StoredRecord, name: str, folder: Path | None = None) -> Path:
     path = folder / f"{name}-{record.when:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, canonical(record.model_dump(mode="json")))
+        write_atomically(path, canonical(record.to_dict()))
     except OSError as error:
         raise _unwritable(folder, error) from None
     return path
@@ -236,11 +229,11 @@ def _read(path: Path, own: bool) -> AnyRecord | None:
     """The record of a file; None for another known kind of file."""
     data = json.loads(path.read_bytes())
     if isinstance(data, dict) and data.get("record") == "kept":
-        return StoredRecord.model_validate(data)
+        return StoredRecord.from_dict(data)
     if own:
         raise ValueError("it is not a record that sdpalab prove keeps")
     if isinstance(data, dict) and {"kernel", "builds", "verdict"} <= data.keys():
-        return AttemptRecord.model_validate(data)
+        return AttemptRecord.from_dict(data)
     if isinstance(data, dict) and data.get("record") == "bench":
-        return BenchRecord.model_validate(data)
+        return BenchRecord.from_dict(data)
     return None
