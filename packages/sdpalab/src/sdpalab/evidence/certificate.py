@@ -8,7 +8,6 @@ the kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sdpalab.compile import Build
@@ -186,12 +185,3 @@ def exactness_reason(kernel: str, config: str) -> str | None:
 def config_of(kernel: str, config: str) -> Config:
     """The judged configuration; raises UnsupportedProblem if the kernel no longer has these knobs."""
     return KERNELS[kernel].config_with(dict(knob.split("=", 1) for knob in config.split()))
-
-
-def failures(builds: Sequence[Build], certificates: Sequence[Certificate]) -> Iterator[Certificate]:
-    """Verdicts that did not pass on any of this code."""
-    return (
-        certificate
-        for certificate in certificates
-        if certificate.failure and any(certificate.is_of(build) for build in builds)
-    )

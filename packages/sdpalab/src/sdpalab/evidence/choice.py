@@ -25,7 +25,6 @@ from sdpalab.evidence.certificate import (
     CertifiedKernel,
     config_of,
     exactness_reason,
-    failures,
 )
 from sdpalab.evidence.lookup import Records, records_on
 from sdpalab.evidence.timings import LEAST_ROUNDS, Timing
@@ -85,9 +84,7 @@ def platform_of(gpu: str) -> GpuPlatform:
     if records.timings:
         newest = max(records.timings, key=lambda timing: timing.when)
         return GpuPlatform(device, newest.driver, newest.torch, row.sms)
-    drivers = [
-        certificate.driver for certificate in records.certificates if certificate.driver and not certificate.failure
-    ]
+    drivers = [each.driver for each in records.certificates if each.driver and not each.failure]
     return GpuPlatform(device, drivers[-1] if drivers else "unknown", "unknown", row.sms)
 
 
@@ -114,22 +111,18 @@ def choose(problem: Problem, machine: GpuPlatform, records: Records | None = Non
     if not certificates:
         return Choice(None, f"{why}; run: {prove_command(problem)}")
     groups: dict[tuple[str, str], list[Certificate]] = {}
-    for certificate in certificates:
-        groups.setdefault((certificate.kernel, certificate.config), []).append(certificate)
-    refused = [(name, KERNELS[name].reject_reason(problem, config_of(name, config))) for name, config in groups]
-    takes = {(name, config) for (name, config), (_, reason) in zip(groups, refused, strict=True) if reason is None}
-    if lse:
-        takes = {(name, config) for name, config in takes if KERNELS[name].lse}
+    for each in certificates:
+        groups.setdefault((each.kernel, each.config), []).append(each)
+    refused = {key: KERNELS[key[0]].reject_reason(problem, config_of(*key)) for key in groups}
+    takes = [key for key, reason in refused.items() if reason is None and (KERNELS[key[0]].lse or not lse)]
     if not takes:
-        reasons = [reason for _, reason in refused if reason] or ["no proven kernel writes the log-sum-exp"]
-        return Choice(None, reasons[0])
+        return Choice(None, next(filter(None, refused.values()), "no proven kernel writes the log-sum-exp"))
     timed = [timing for timing in _timed(problem, machine, records.timings) if (timing.kernel, timing.config) in takes]
     reasons = []
     for timing in sorted(timed, key=lambda timing: timing.comparison.ratio or 0.0):
         if timing.not_slower:
-            choice = _choice_of(
-                timing, groups[timing.kernel, timing.config], problem, machine, records.certificates, lse
-            )
+            group = groups[timing.kernel, timing.config]
+            choice = _choice_of(timing, group, problem, machine, records.certificates, lse)
             if choice.kernel is not None:
                 return choice
             reasons.append(choice.reason)
@@ -141,32 +134,31 @@ def _usable(
     problem: Problem, machine: GpuPlatform, certificates: Sequence[Certificate]
 ) -> tuple[list[Certificate], str]:
     """Verdicts that cover the problem on the machine; without any, the reasons why the existing ones do not."""
-    passed = [certificate for certificate in certificates if not certificate.failure]
+    gpu = machine.gpu
+    passed = [each for each in certificates if not each.failure]
     if not passed:
-        failed = next((certificate for certificate in certificates), None)
-        more = f": {failed.kernel} failed there ({failed.failure}), see {failed.record}" if failed else ""
-        return [], f"no kernel is proven on {machine.gpu}{more}"
-    same = [certificate for certificate in passed if certificate.driver == machine.driver]
+        failed = f": {_failed(certificates[0], 'there')}" if certificates else ""
+        return [], f"no kernel is proven on {gpu}{failed}"
+    same = [each for each in passed if each.driver == machine.driver]
     if not same:
-        known = sorted({certificate.driver or "none that a record names" for certificate in passed})
-        return [], f"the verdicts on {machine.gpu} are from driver {', '.join(known)}, and this one is {machine.driver}"
-    current = [certificate for certificate in same if certificate.lab in (None, __version__)]
+        known = ", ".join(sorted({each.driver or "none that a record names" for each in passed}))
+        return [], f"the verdicts on {gpu} are from driver {known}, and this one is {machine.driver}"
+    current = [each for each in same if each.lab in (None, __version__)]
     if not current:
-        known = sorted({str(certificate.lab) for certificate in same})
-        return (
-            [],
-            f"the verdicts on {machine.gpu} are from version {', '.join(known)} of the lab, and this is {__version__}",
-        )
-    covering = [certificate for certificate in current if certificate.covers(problem)]
+        known = ", ".join(sorted({str(each.lab) for each in same}))
+        return [], f"the verdicts on {gpu} are from version {known} of the lab, and this is {__version__}"
+    covering = [each for each in current if each.covers(problem)]
     if not covering:
-        return [], f"no kernel that is proven on {machine.gpu} covers {problem.label}"
-    exact = [
-        certificate for certificate in covering if exactness_reason(certificate.kernel, certificate.config) is None
-    ]
+        return [], f"no kernel that is proven on {gpu} covers {problem.label}"
+    reasons = [exactness_reason(each.kernel, each.config) for each in covering]
+    exact = [each for each, reason in zip(covering, reasons, strict=True) if reason is None]
     if not exact:
-        reason = exactness_reason(covering[0].kernel, covering[0].config)
-        return [], f"no kernel that is as exact as torch is proven for {problem.label}: {reason}"
+        return [], f"no kernel that is as exact as torch is proven for {problem.label}: {reasons[0]}"
     return exact, ""
+
+
+def _failed(certificate: Certificate, where: str) -> str:
+    return f"{certificate.kernel} failed {where} ({certificate.failure}), see {certificate.record}"
 
 
 def _timed(problem: Problem, machine: GpuPlatform, timings: Sequence[Timing]) -> Iterator[Timing]:
@@ -213,19 +205,16 @@ def _choice_of(
         builds = tuple(build(step.module, arch) for step in plan.launches if step.module is not None)
     except (MachineError, UserError) as error:
         return Choice(None, f"{name} is proven and cannot be built here: {error}")
-    holding = [certificate for certificate in certificates if all(certificate.is_of(each) for each in builds)]
+    holding = [each for each in certificates if all(map(each.is_of, builds))]
     if not holding:
-        return Choice(
-            None,
-            f"the code of {name} is no longer what {certificates[-1].record} proves: {_change(builds, certificates)}",
-        )
+        change = _change(builds, certificates)
+        return Choice(None, f"the code of {name} is no longer what {certificates[-1].record} proves: {change}")
     if not {each.code_sha256 for each in builds} <= timing.code:
         return Choice(None, f"the code of {name} is no longer what {timing.record} has timed")
-    failed = next(
-        failures(builds, [certificate for certificate in verdicts if certificate.driver == machine.driver]), None
-    )
+    here = [each for each in verdicts if each.failure and each.driver == machine.driver]
+    failed = next((each for each in here if any(map(each.is_of, builds))), None)
     if failed is not None:
-        return Choice(None, f"{name} failed on {machine.gpu} ({failed.failure}), see {failed.record}")
+        return Choice(None, _failed(failed, f"on {machine.gpu}"))
     certificate = holding[-1]
     reason = (
         f"{name} is proven for {problem.label} on {machine.gpu} by {certificate.record}, and takes {timing.says} there "
@@ -238,13 +227,12 @@ def _choice_of(
 def _tuned(kernel: str, config: str, problem: Problem, device: str) -> str:
     """End of a sentence: the configuration is a tuned default, and its basis."""
     entry = tuned(KERNELS[kernel], problem, device)
-    if entry is None or config_of(kernel, config) != KERNELS[kernel].default_config.but(**entry.config):
-        return ""
-    return f"; its knobs are {entry.sentence}"
+    used = entry is not None and config_of(kernel, config) == KERNELS[kernel].default_config.but(**entry.config)
+    return f"; its knobs are {entry.sentence}" if entry is not None and used else ""
 
 
 def _change(builds: Sequence[Build], certificates: Sequence[Certificate]) -> str:
     """Reason why a kernel builds to other code than the judged code."""
-    if all(any(each.key in certificate.keys for certificate in certificates) for each in builds):
+    if {build.key for build in builds} <= frozenset().union(*(each.keys for each in certificates)):
         return "the compiler has made another text of the same source, and the build that was judged is not cached"
     return "the kernel or its compiler was changed since"

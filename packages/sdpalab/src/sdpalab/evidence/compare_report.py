@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sdpalab.evidence.report import page_templates
+from sdpalab.evidence.report import render_page
 from sdpalab.evidence.side_by_side import USED, BundleComparison
 
 __all__ = ["render_comparison"]
@@ -10,4 +10,4 @@ __all__ = ["render_comparison"]
 
 def render_comparison(comparison: BundleComparison) -> str:
     """The comparison as one HTML page without scripts or external references."""
-    return page_templates().get_template("compare.html.j2").render(comparison=comparison, used=USED)
+    return render_page("compare.html.j2", comparison=comparison, used=USED)

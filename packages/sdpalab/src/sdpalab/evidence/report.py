@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sdpalab.evidence.records import FigureKind
 from sdpalab.evidence.report_data import RULES, ReportData
 from sdpalab.judge.verdict import Status
 
 if TYPE_CHECKING:
-    from jinja2 import Environment as Templates
-
     from sdpalab.evidence.report_view import KernelView
 
-__all__ = ["page_templates", "render_report"]
+__all__ = ["render_page", "render_report"]
 
 _MOST_HAZARDS = 4
 """Hazards of a kernel that are shown at first; the others unfold."""
@@ -41,29 +39,26 @@ def render_report(data: ReportData) -> str:
         if view.picture is not None and view.picture.case.status in (Status.INCORRECT, Status.NOT_FINITE)
     }
     bad = [view for view in views if not view.good]
-    return (
-        page_templates()
-        .get_template("report.html.j2")
-        .render(
-            data=data,
-            views=views,
-            judged=[view for view in views if view.attempt.verdict is not None],
-            good=[view for view in views if view.attempt.passed],
-            bad=bad,
-            worst=max((view for view in views if view.worst), key=_worst_share, default=None),
-            hazards=sum(len(view.summary.hazards) for view in views),
-            case_count=sum(len(view.cases) for view in views),
-            most_hazards=_MOST_HAZARDS,
-            listed=[view for view in views if view.sources],
-            simulated=sorted(device for device in devices if device.startswith("simulator")),
-            gpus=sorted(device for device in devices if not device.startswith(("simulator", "cpu"))),
-            hardware=any(f.kind is FigureKind.MEASURED for attempt in data.attempts for f in attempt.figures),
-            builds=[(view, label) for view in views for label in view.builds],
-            case_rows=[(name, [(view, view.case(name)) for view in views]) for name in data.case_names()],
-            rules=RULES,
-            drawings={name: Markup(svg) for name, svg in drawings.items()},
-            maps=maps,
-        )
+    return render_page(
+        "report.html.j2",
+        data=data,
+        views=views,
+        judged=[view for view in views if view.attempt.verdict is not None],
+        good=[view for view in views if view.attempt.passed],
+        bad=bad,
+        worst=max((view for view in views if view.worst), key=_worst_share, default=None),
+        hazards=sum(len(view.summary.hazards) for view in views),
+        case_count=sum(len(view.cases) for view in views),
+        most_hazards=_MOST_HAZARDS,
+        listed=[view for view in views if view.sources],
+        simulated=sorted(device for device in devices if device.startswith("simulator")),
+        gpus=sorted(device for device in devices if not device.startswith(("simulator", "cpu"))),
+        hardware=any(f.kind is FigureKind.MEASURED for attempt in data.attempts for f in attempt.figures),
+        builds=[(view, label) for view in views for label in view.builds],
+        case_rows=[(name, [(view, view.case(name)) for view in views]) for name in data.case_names()],
+        rules=RULES,
+        drawings={name: Markup(svg) for name, svg in drawings.items()},
+        maps=maps,
     )
 
 
@@ -71,8 +66,8 @@ def _worst_share(view: KernelView) -> float:
     return view.worst.share if view.worst else 0.0
 
 
-def page_templates() -> Templates:
-    """The templates of pages, which share their style and macros."""
+def render_page(template: str, **values: Any) -> str:
+    """The page of a template; the templates share their style and macros."""
     from jinja2 import Environment as Templates
     from jinja2 import FileSystemLoader, StrictUndefined
 
@@ -85,7 +80,7 @@ def page_templates() -> Templates:
     )
     templates.filters["short"] = _short
     templates.filters["fraction"] = _fraction
-    return templates
+    return templates.get_template(template).render(**values)
 
 
 def _short(value: float) -> str:

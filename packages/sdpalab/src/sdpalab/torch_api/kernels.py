@@ -15,6 +15,7 @@ from sdpalab.run.torch_launch import TorchLaunch
 
 if TYPE_CHECKING:
     from sdpalab.evidence.certificate import CertifiedKernel
+    from sdpalab.evidence.choice import GpuPlatform
     from sdpalab.run import GpuExecutor
 
 __all__ = ["certified", "certified_on", "copied", "launch", "make_ready", "reload_proofs"]
@@ -55,18 +56,36 @@ def _certified_for(
     lse: bool,
 ) -> tuple[CertifiedKernel | None, str]:
     """:func:`certified` by shapes; cached for all calls until :func:`reload_proofs`."""
-    from sdpalab.evidence.choice import GpuPlatform, choose
+    from sdpalab.evidence.choice import GpuPlatform
     from sdpalab.run.driver_version import driver_version
+
+    try:
+        driver = driver_version()
+    except MachineError as error:
+        return None, str(error)
+    gpu = torch_gpu.properties(ordinal)
+    machine = GpuPlatform(gpu.name, driver, torch.__version__, gpu.sm_count)
+    return _chosen(machine, q, k, dtype, is_causal, scale, lse)
+
+
+def _chosen(
+    machine: GpuPlatform,
+    q: torch.Size,
+    k: torch.Size,
+    dtype: torch.dtype,
+    is_causal: bool,
+    scale: float | None,
+    lse: bool,
+) -> tuple[CertifiedKernel | None, str]:
+    from sdpalab.evidence.choice import choose
 
     name = str(dtype).removeprefix("torch.")
     sizes: dict[str, Any] = {"kv_heads": k[1], "seq_kv": k[2]}
     try:
         problem = Problem(*q, **sizes, dtype=name, causal=is_causal, scale=scale)
-        driver = driver_version()
-    except (ProblemError, MachineError) as error:
+    except ProblemError as error:
         return None, str(error)
-    gpu = torch_gpu.properties(ordinal)
-    choice = choose(problem, GpuPlatform(gpu.name, driver, torch.__version__, gpu.sm_count), lse=lse)
+    choice = choose(problem, machine, lse=lse)
     return choice.kernel, choice.reason
 
 
@@ -80,16 +99,9 @@ def certified_on(
     UserError
         If the lab has no data on a GPU of that name.
     """
-    from sdpalab.evidence.choice import choose, platform_of
+    from sdpalab.evidence.choice import platform_of
 
-    platform = platform_of(gpu)
-    name = str(q.dtype).removeprefix("torch.")
-    try:
-        problem = Problem(*q.shape, kv_heads=k.shape[1], seq_kv=k.shape[2], dtype=name, causal=is_causal, scale=scale)
-    except ProblemError as error:
-        return None, str(error)
-    choice = choose(problem, platform, lse=lse)
-    return choice.kernel, choice.reason
+    return _chosen(platform_of(gpu), q.shape, k.shape, q.dtype, is_causal, scale, lse)
 
 
 def copied(q: Tensor, k: Tensor, v: Tensor) -> dict[str, int]:
