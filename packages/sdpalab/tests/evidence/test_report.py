@@ -11,7 +11,7 @@ import pytest
 from evidence_sample import PROBLEMS, Sample
 
 from sdpalab.evidence import BundleWriter, ReportData, render_report
-from sdpalab.evidence.figures import SERIES
+from sdpalab.evidence.report.figures import SERIES
 
 
 class _Page(HTMLParser):

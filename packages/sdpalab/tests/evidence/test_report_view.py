@@ -9,10 +9,10 @@ import pytest
 from evidence_sample import PROBLEMS, SOURCE, Sample
 
 from sdpalab.evidence import ReportData, render_report
-from sdpalab.evidence.build_labels import build_labels
-from sdpalab.evidence.listing import excerpts, listings
 from sdpalab.evidence.records import AttemptRecord
-from sdpalab.evidence.report_view import kernel_views
+from sdpalab.evidence.report.build_labels import build_labels
+from sdpalab.evidence.report.listing import excerpts, listings
+from sdpalab.evidence.report.view import kernel_views
 from sdpalab.judge.verdict import Status
 from warpsan.report.groups import HazardGroup, Party
 

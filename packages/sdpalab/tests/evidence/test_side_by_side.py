@@ -14,8 +14,8 @@ from test_report import parsed
 from chromium import measured
 from sdpalab.cli import main
 from sdpalab.evidence import ReportData
-from sdpalab.evidence.compare_report import render_comparison
 from sdpalab.evidence.records import AttemptRecord
+from sdpalab.evidence.report.page import render_comparison
 from sdpalab.evidence.side_by_side import BundleComparison, compare_bundles
 from sdpalab.judge.verdict import Status
 

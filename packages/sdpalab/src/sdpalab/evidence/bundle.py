@@ -159,8 +159,8 @@ class BundleWriter:
         """
         if not self._attempts:
             raise ValueError("a bundle needs at least one attempt")
-        from sdpalab.evidence.report import render_report
-        from sdpalab.evidence.report_data import ReportData
+        from sdpalab.evidence.report.data import ReportData
+        from sdpalab.evidence.report.page import render_report
 
         try:
             self._drop_arrays_of_no_case()
@@ -327,8 +327,8 @@ def _report_finding(members: Mapping[str, bytes]) -> str:
 
     The report depends on the records, this source, and the packages that render it.
     """
-    from sdpalab.evidence.report import render_report
-    from sdpalab.evidence.report_data import ReportData
+    from sdpalab.evidence.report.data import ReportData
+    from sdpalab.evidence.report.page import render_report
 
     manifest = json.loads(members["manifest.yaml"])
     try:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sdpalab.evidence.build_labels import BuildLabel, build_labels
 from sdpalab.evidence.records import AttemptRecord, Environment
-from sdpalab.evidence.report_data import ReportData
+from sdpalab.evidence.report.build_labels import BuildLabel, build_labels
+from sdpalab.evidence.report.data import ReportData
 from sdpalab.judge.verdict import Case
 
 __all__ = ["BuildChange", "BundleComparison", "CaseChange", "FigureChange", "KernelChange", "compare_bundles"]

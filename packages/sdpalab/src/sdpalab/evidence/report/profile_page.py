@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sdpalab.evidence.report import render_page
+from sdpalab.evidence.report.page import render_page
 from sdpalab.profile.remarks import remarks
 from sdpalab.profile.simulated_profile import LaunchFigures, SimulatedProfile, hot_lines
 from sdpalab.profile.source_lines import LineFigures, lines_of_file

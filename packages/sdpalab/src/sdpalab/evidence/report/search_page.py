@@ -38,8 +38,8 @@ def render_search_report(head: Head, trials: Sequence[Trial], finalists: Sequenc
     """The page for these records; the same bytes for the same records."""
     from markupsafe import Markup
 
-    from sdpalab.evidence import search_figures as figures
-    from sdpalab.evidence.report import render_page
+    from sdpalab.evidence.report import search_figures as figures
+    from sdpalab.evidence.report.page import render_page
 
     passed = [trial for trial in trials if trial.standing is Standing.PASSED]
     front = front_of(passed) if passed else []

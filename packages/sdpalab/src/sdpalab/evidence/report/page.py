@@ -1,4 +1,4 @@
-"""The report: one self-contained HTML file, rendered from the records and arrays of a bundle."""
+"""Self-contained HTML pages from templates: the report of a bundle, and the comparison of two."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdpalab.evidence.records import FigureKind
-from sdpalab.evidence.report_data import RULES, ReportData
+from sdpalab.evidence.report.data import RULES, ReportData
+from sdpalab.evidence.side_by_side import USED, BundleComparison
 from sdpalab.judge.verdict import Status
 
 if TYPE_CHECKING:
-    from sdpalab.evidence.report_view import KernelView
+    from sdpalab.evidence.report.view import KernelView
 
-__all__ = ["render_page", "render_report"]
+__all__ = ["render_comparison", "render_page", "render_report"]
 
 _MOST_HAZARDS = 4
 """Hazards of a kernel that are shown at first; the others unfold."""
@@ -22,8 +23,8 @@ def render_report(data: ReportData) -> str:
     """The report as one HTML page without scripts or external references; the same data gives the same bytes."""
     from markupsafe import Markup
 
-    from sdpalab.evidence import figures
-    from sdpalab.evidence.report_view import kernel_views
+    from sdpalab.evidence.report import figures
+    from sdpalab.evidence.report.view import kernel_views
 
     views = kernel_views(data)
     devices = {view.attempt.verdict.device for view in views if view.attempt.verdict}
@@ -60,6 +61,11 @@ def render_report(data: ReportData) -> str:
         drawings={name: Markup(svg) for name, svg in drawings.items()},
         maps=maps,
     )
+
+
+def render_comparison(comparison: BundleComparison) -> str:
+    """The comparison as one HTML page without scripts or external references."""
+    return render_page("compare.html.j2", comparison=comparison, used=USED)
 
 
 def _worst_share(view: KernelView) -> float:
