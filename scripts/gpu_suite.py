@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sdpalab.evidence import ReportData
-from sdpalab.evidence.folders import folder_of
 from sdpalab.evidence.records import AttemptRecord
+from sdpalab.evidence.store.folders import folder_of
 from sdpalab.kernels.registry import KERNELS
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sdpalab.evidence.measured import MeasuredTime
-from sdpalab.evidence.tuned import tuned_entries
+from sdpalab.evidence.store.measured import MeasuredTime
+from sdpalab.evidence.store.tuned import tuned_entries
 from sdpalab.inputs import TIMED_KINDS
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.problem import MISSION

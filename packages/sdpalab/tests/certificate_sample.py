@@ -9,10 +9,10 @@ from typing import Any
 
 from sdpalab.compile import Build, build
 from sdpalab.evidence.built import built_module
-from sdpalab.evidence.measured import FORMAT, BenchRecord, worst_times
 from sdpalab.evidence.records import AttemptRecord, Environment, Harness
-from sdpalab.evidence.store import StoredRecord, sealed
-from sdpalab.evidence.timings import codes_of
+from sdpalab.evidence.store.measured import FORMAT, BenchRecord, worst_times
+from sdpalab.evidence.store.record import StoredRecord, sealed
+from sdpalab.evidence.store.timings import codes_of
 from sdpalab.inputs import TIMED_KINDS
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.kernel import CudaKernel

@@ -16,7 +16,7 @@ from warpsan.build.triton_compiler import TESTED
 ROOT = Path(__file__).resolve().parents[3]
 LAB = ROOT / "packages" / "sdpalab"
 
-READ = "from sdpalab.evidence.folders import EVIDENCE; print(*sorted(p.name for p in EVIDENCE.glob('*/*')))"
+READ = "from sdpalab.evidence.store.folders import EVIDENCE; print(*sorted(p.name for p in EVIDENCE.glob('*/*')))"
 
 
 @pytest.fixture(scope="module")

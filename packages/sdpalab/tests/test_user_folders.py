@@ -15,7 +15,7 @@ import pytest
 
 from sdpalab import MISSION
 from sdpalab.compile import Cache
-from sdpalab.evidence.tuned import keep_tuned
+from sdpalab.evidence.store.tuned import keep_tuned
 from sdpalab.installation import IMPORT_FOLDERS
 from sdpalab.kernels.registry import get
 from sdpalab.kernels.source import source_digest

@@ -12,11 +12,11 @@ import pytest
 from evidence_sample import honest, judged
 
 from certificate_sample import DRIVER, GPU, JUDGED, attempt, flash_build, stored_verdict
-from sdpalab.evidence.certificate import Certificate, certificate_of, exactness_reason
-from sdpalab.evidence.files import ArrayStore
-from sdpalab.evidence.lookup import forget, recorded_verdicts, records_in, shipped_records
 from sdpalab.evidence.records import AttemptRecord
-from sdpalab.evidence.store import RecordWarning, SampledRecord, StoredRecord, sealed
+from sdpalab.evidence.store.certificate import Certificate, certificate_of, exactness_reason
+from sdpalab.evidence.store.files import ArrayStore
+from sdpalab.evidence.store.lookup import forget, recorded_verdicts, records_in, shipped_records
+from sdpalab.evidence.store.record import RecordWarning, SampledRecord, StoredRecord, sealed
 from sdpalab.judge.verdict import Case, Status
 from sdpalab.kernels.kernel import Config, CudaKernel, Numerics
 from sdpalab.kernels.registry import KERNELS
@@ -158,7 +158,7 @@ def test_a_kernel_is_as_exact_as_the_configuration_that_was_judged(monkeypatch: 
 
     flash = KERNELS["flash"]
     assert isinstance(flash, CudaKernel)
-    monkeypatch.setattr("sdpalab.evidence.certificate.KERNELS", {"flash": replace(flash, numerics=numerics)})
+    monkeypatch.setattr("sdpalab.evidence.store.certificate.KERNELS", {"flash": replace(flash, numerics=numerics)})
     assert exactness_reason("flash", "BLOCK_M=64") is None
     assert exactness_reason("flash", "BLOCK_M=128") == "flash computes less precisely than torch's own function"
 

@@ -26,13 +26,13 @@ from certificate_sample import (
 )
 from sdpalab.bugs import replace_once
 from sdpalab.errors import MachineError
-from sdpalab.evidence import choice, lookup
-from sdpalab.evidence.choice import Choice, GpuPlatform, choose
-from sdpalab.evidence.files import ArrayStore
-from sdpalab.evidence.folders import folder_of, records_folder
-from sdpalab.evidence.lookup import Records, forget, records_on
-from sdpalab.evidence.store import AnyRecord, RecordWarning, StoredRecord, keep, sealed
-from sdpalab.evidence.timings import LEAST_ROUNDS, Timing, timings_of
+from sdpalab.evidence.store import choice, lookup
+from sdpalab.evidence.store.choice import Choice, GpuPlatform, choose
+from sdpalab.evidence.store.files import ArrayStore
+from sdpalab.evidence.store.folders import folder_of, records_folder
+from sdpalab.evidence.store.lookup import Records, forget, records_on
+from sdpalab.evidence.store.record import AnyRecord, RecordWarning, StoredRecord, keep, sealed
+from sdpalab.evidence.store.timings import LEAST_ROUNDS, Timing, timings_of
 from sdpalab.judge.verdict import Case, Status
 from sdpalab.problem import Problem
 from sdpalab.user_folder import data_folder

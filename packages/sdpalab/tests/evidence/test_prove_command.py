@@ -22,11 +22,13 @@ from sdpalab.bugs import replace_once
 from sdpalab.cli import main
 from sdpalab.commands.prove import _Printed
 from sdpalab.errors import MachineError, UserError
-from sdpalab.evidence import choice, lookup, prove, store
-from sdpalab.evidence.choice import GpuPlatform
-from sdpalab.evidence.files import ArrayStore
+from sdpalab.evidence import prove
 from sdpalab.evidence.prove import ProveAttempt
-from sdpalab.evidence.store import SampledRecord
+from sdpalab.evidence.store import choice, lookup
+from sdpalab.evidence.store import record as store
+from sdpalab.evidence.store.choice import GpuPlatform
+from sdpalab.evidence.store.files import ArrayStore
+from sdpalab.evidence.store.record import SampledRecord
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels import equivalent
 from sdpalab.kernels.kernel import Kernel

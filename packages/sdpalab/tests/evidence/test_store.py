@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from certificate_sample import DRIVER, GPU, bench, stored_times
 from sdpalab.errors import MachineError
-from sdpalab.evidence import store
-from sdpalab.evidence.folders import folder_of
-from sdpalab.evidence.store import StoredRecord, check_writable, keep, read_records, sealed
+from sdpalab.evidence.store import record as store
+from sdpalab.evidence.store.folders import folder_of
+from sdpalab.evidence.store.record import StoredRecord, check_writable, keep, read_records, sealed
 from sdpalab.version import __version__
 
 

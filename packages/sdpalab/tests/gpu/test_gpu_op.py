@@ -14,7 +14,7 @@ import torch.nn.functional as functional
 
 from sdpalab import Problem, scaled_dot_product_attention
 from sdpalab.compile import build
-from sdpalab.evidence.certificate import Certificate, CertifiedKernel
+from sdpalab.evidence.store.certificate import Certificate, CertifiedKernel
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.run import GpuExecutor, torch_gpu
 from sdpalab.run.gpu_launch import arch_of

@@ -15,7 +15,7 @@ from simulated_clock import Behaviour, SimulatedClock, Work
 
 from sdpalab.cli import main
 from sdpalab.commands.bench import show_session
-from sdpalab.evidence.measured import BenchRecord, session_result
+from sdpalab.evidence.store.measured import BenchRecord, session_result
 from sdpalab.measure.benchmark import CudaDevice, benchmark
 from sdpalab.measure.floor import FloorCheck, check_floor
 from sdpalab.measure.l2 import copies_beyond_l2

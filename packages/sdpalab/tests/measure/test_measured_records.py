@@ -13,7 +13,7 @@ from simulated_clock import Behaviour, SimulatedClock, Work
 
 from sdpalab.commands.bench import show_worst
 from sdpalab.errors import MachineError
-from sdpalab.evidence.measured import BenchRecord, bench_record, read_times, session_result, worst_times
+from sdpalab.evidence.store.measured import BenchRecord, bench_record, read_times, session_result, worst_times
 from sdpalab.measure.samples import ClockKind
 from sdpalab.measure.session import MeasuredSession, measure
 from sdpalab.measure.statistics import summarise

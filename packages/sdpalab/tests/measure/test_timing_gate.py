@@ -11,8 +11,8 @@ import torch
 
 from sdpalab.bugs import replace_once
 from sdpalab.errors import UserError
-from sdpalab.evidence import lookup
-from sdpalab.evidence.certificate import Certificate
+from sdpalab.evidence.store import lookup
+from sdpalab.evidence.store.certificate import Certificate
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.small_cases import CaseSpec

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from sdpalab import MISSION, Problem
-from sdpalab.evidence import lookup
-from sdpalab.evidence.lookup import forget, shipped_records
-from sdpalab.evidence.store import RecordWarning, StoredRecord
-from sdpalab.evidence.tuned import keep_tuned, shared_config, tuned, tuned_config, tuned_entries
+from sdpalab.evidence.store import lookup
+from sdpalab.evidence.store.lookup import forget, shipped_records
+from sdpalab.evidence.store.record import RecordWarning, StoredRecord
+from sdpalab.evidence.store.tuned import keep_tuned, shared_config, tuned, tuned_config, tuned_entries
 from sdpalab.kernels.registry import get
 from sdpalab.kernels.source import source_digest
 from sdpalab.search.held_out import held_out

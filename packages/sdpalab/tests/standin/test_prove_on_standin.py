@@ -15,7 +15,7 @@ from standin_gpu import HERE, ROOT, StandIn, complaints, prepended
 
 from certificate_sample import stored_times
 from sdpalab.bugs import replace_once
-from sdpalab.evidence.store import keep
+from sdpalab.evidence.store.record import keep
 from sdpalab.installation import IMPORT_FOLDERS
 from sdpalab.problem import Problem
 

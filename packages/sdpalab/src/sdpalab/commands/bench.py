@@ -21,7 +21,7 @@ from warpsan.terminal.options import JsonOption
 from warpsan.terminal.tables import show_table, table
 
 if TYPE_CHECKING:
-    from sdpalab.evidence.measured import BenchRecord
+    from sdpalab.evidence.store.measured import BenchRecord
     from sdpalab.kernels.kernel import Config, Kernel
     from sdpalab.measure.benchmark import CudaDevice
     from sdpalab.measure.samples import ClockKind
@@ -65,10 +65,10 @@ def bench(
 ) -> int:
     """Time kernels and peers on the GPU: interleaved, outputs checked, with intervals; also on the slowest inputs."""
     from sdpalab.evidence.environment import current_environment, harness_diff
-    from sdpalab.evidence.lookup import recorded_verdicts
-    from sdpalab.evidence.measured import bench_record, session_result
-    from sdpalab.evidence.timings import codes_of
-    from sdpalab.evidence.tuned import shared_config
+    from sdpalab.evidence.store.lookup import recorded_verdicts
+    from sdpalab.evidence.store.measured import bench_record, session_result
+    from sdpalab.evidence.store.timings import codes_of
+    from sdpalab.evidence.store.tuned import shared_config
     from sdpalab.inputs import TIMED_KINDS, make_inputs
     from sdpalab.judge.sandbox.sandboxed import compile_for, configured_kernel
     from sdpalab.measure.benchmark import benchmark, cuda_device
@@ -172,7 +172,7 @@ def bench(
 
 def _keep(record: BenchRecord) -> Path:
     """Store the record in the user's data folder, and return its path."""
-    from sdpalab.evidence.store import keep, sealed
+    from sdpalab.evidence.store.record import keep, sealed
     from sdpalab.run.driver_version import driver_version
 
     return keep(sealed(gpu=record.gpu, driver=driver_version(), bench=record), "times")

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
-from sdpalab.evidence.measured import BenchRecord
+from sdpalab.evidence.store.measured import BenchRecord
 from sdpalab.judge.verdict import Verdict
 from sdpalab.record import ENVELOPE, JsonRecord, ProblemField, json_fields
 from sdpalab.search.log import Head

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sdpalab.evidence.tuned import tuned_entries
+from sdpalab.evidence.store.tuned import tuned_entries
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.problem import DTYPES, Problem
 from warpsan.terminal.invocation import console_and_subject, write_document

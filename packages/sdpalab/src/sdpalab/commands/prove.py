@@ -26,8 +26,8 @@ from warpsan.terminal.invocation import OUTCOMES, console_and_subject, write_doc
 from warpsan.terminal.options import JsonOption, at_least
 
 if TYPE_CHECKING:
-    from sdpalab.evidence.choice import GpuPlatform
-    from sdpalab.evidence.store import SampledRecord
+    from sdpalab.evidence.store.choice import GpuPlatform
+    from sdpalab.evidence.store.record import SampledRecord
     from sdpalab.measure.session import MeasuredSession
 
 __all__ = ["prove"]
@@ -81,7 +81,7 @@ def prove(
 
 def _problems(texts: Sequence[str] | None, file: Path | None, described: ProblemOptions) -> tuple[Problem, ...]:
     """The distinct problems to prove: the shapes, with the options, and then those of the file."""
-    from sdpalab.evidence.workload import read_workload
+    from sdpalab.evidence.store.workload import read_workload
 
     if file is not None and described.given and not texts:
         names = " and ".join(f"--{name.replace('_', '-')}" for name in described.given)

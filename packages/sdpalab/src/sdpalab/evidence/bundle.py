@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence.built import BuiltModule
 from sdpalab.evidence.environment import current_environment, harness_diff
-from sdpalab.evidence.files import ArrayStore, write_atomically
 from sdpalab.evidence.records import SOURCES, AttemptRecord, Figure, FigureKind, FloorRecord, leaves_folder
+from sdpalab.evidence.store.files import ArrayStore, write_atomically
 from sdpalab.evidence.verifier.archive import FORMAT, NotABundleError, canonical, manifest_digest, pack, read
 from sdpalab.evidence.verifier.assemble import assembled
 from sdpalab.evidence.verifier.findings import MALFORMED, Outcome

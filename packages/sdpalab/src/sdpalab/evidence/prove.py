@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdpalab.errors import MachineError, UserError
-from sdpalab.evidence.certificate import exactness_reason
-from sdpalab.evidence.choice import Choice, GpuPlatform, choose
-from sdpalab.evidence.folders import records_folder
-from sdpalab.evidence.lookup import forget
-from sdpalab.evidence.store import SampledRecord, StoredRecord, check_writable, keep, sealed
-from sdpalab.evidence.tuned import tuned_config
+from sdpalab.evidence.store.certificate import exactness_reason
+from sdpalab.evidence.store.choice import Choice, GpuPlatform, choose
+from sdpalab.evidence.store.folders import records_folder
+from sdpalab.evidence.store.lookup import forget
+from sdpalab.evidence.store.record import SampledRecord, StoredRecord, check_writable, keep, sealed
+from sdpalab.evidence.store.tuned import tuned_config
 from sdpalab.inputs import TIMED_KINDS, make_inputs
 from sdpalab.judge.cases import LEVELS, cases_for
 from sdpalab.judge.covering import covering_cases
@@ -433,8 +433,8 @@ def _time(
 
     Returns the paths, and whether every kernel has its times or was left out as too slow.
     """
-    from sdpalab.evidence.measured import bench_record, session_result
-    from sdpalab.evidence.timings import TORCH, codes_of
+    from sdpalab.evidence.store.measured import bench_record, session_result
+    from sdpalab.evidence.store.timings import TORCH, codes_of
     from sdpalab.measure.benchmark import benchmark, cuda_device
     from sdpalab.measure.peers import peers_named
     from sdpalab.measure.samples import ClockKind

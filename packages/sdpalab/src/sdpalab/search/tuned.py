@@ -1,7 +1,7 @@
 """Tuned defaults: the configuration that a search ranked best, by kernel, GPU and class of problems.
 
 An entry requires a verdict at level full, and applies only to the judged source: it has the digest of the kernel's
-source and headers, and is ignored after these change. :mod:`sdpalab.evidence.tuned` stores entries.
+source and headers, and is ignored after these change. :mod:`sdpalab.evidence.store.tuned` stores entries.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from sdpalab.run import torch_gpu
 from sdpalab.run.torch_launch import TorchLaunch
 
 if TYPE_CHECKING:
-    from sdpalab.evidence.certificate import CertifiedKernel
-    from sdpalab.evidence.choice import GpuPlatform
+    from sdpalab.evidence.store.certificate import CertifiedKernel
+    from sdpalab.evidence.store.choice import GpuPlatform
     from sdpalab.run import GpuExecutor
 
 __all__ = ["certified", "certified_on", "copied", "launch", "make_ready", "reload_proofs"]
@@ -56,7 +56,7 @@ def _certified_for(
     lse: bool,
 ) -> tuple[CertifiedKernel | None, str]:
     """:func:`certified` by shapes; cached for all calls until :func:`reload_proofs`."""
-    from sdpalab.evidence.choice import GpuPlatform
+    from sdpalab.evidence.store.choice import GpuPlatform
     from sdpalab.run.driver_version import driver_version
 
     try:
@@ -77,7 +77,7 @@ def _chosen(
     scale: float | None,
     lse: bool,
 ) -> tuple[CertifiedKernel | None, str]:
-    from sdpalab.evidence.choice import choose
+    from sdpalab.evidence.store.choice import choose
 
     name = str(dtype).removeprefix("torch.")
     sizes: dict[str, Any] = {"kv_heads": k[1], "seq_kv": k[2]}
@@ -99,7 +99,7 @@ def certified_on(
     UserError
         If the lab has no data on a GPU of that name.
     """
-    from sdpalab.evidence.choice import platform_of
+    from sdpalab.evidence.store.choice import platform_of
 
     return _chosen(platform_of(gpu), q.shape, k.shape, q.dtype, is_causal, scale, lse)
 
@@ -124,7 +124,7 @@ def reload_proofs() -> None:
     A process reads the records once, at the first call with a shape on a GPU, and caches its choice for each shape.
     Concurrent launches on other threads may still use the old choice.
     """
-    from sdpalab.evidence.lookup import forget
+    from sdpalab.evidence.store.lookup import forget
 
     forget()
     _certified_for.cache_clear()

@@ -3,8 +3,8 @@
 Importing this module registers ``torch.ops.sdpalab.attention(q, k, v, is_causal=False, scale=None)``, the part of the
 function that a kernel can compute. The op has a fake implementation, works under ``torch.compile``, and has gradients
 by torch's own function. A kernel runs if a verdict proves it and a comparison shows that it is not slower
-(:mod:`sdpalab.evidence.choice`). The records are shipped ones, none so far, and those of ``sdpalab prove`` on this
-machine. :func:`explain` returns the implementation of a call and the deciding record, :func:`no_fallback` turns a
+(:mod:`sdpalab.evidence.store.choice`). The records are shipped ones, none so far, and those of ``sdpalab prove`` on
+this machine. :func:`explain` returns the implementation of a call and the deciding record, :func:`no_fallback` turns a
 fallback into an error, :func:`prepare` prepares a call for a CUDA graph.
 """
 

@@ -1,6 +1,6 @@
 """Lookup in the stored records: certificates, comparisons with torch, and tuned defaults, by GPU.
 
-Two roots have one folder per model of GPU: shipped records (:data:`~sdpalab.evidence.folders.EVIDENCE`), and the
+Two roots have one folder per model of GPU: shipped records (:data:`~sdpalab.evidence.store.folders.EVIDENCE`), and the
 user's. Folders are read once per process, until :func:`forget`.
 """
 
@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 
 from sdpalab.errors import UserError
-from sdpalab.evidence.certificate import Certificate, certificate_of
-from sdpalab.evidence.folders import evidence_folder, folder_of, records_folder
-from sdpalab.evidence.store import RecordWarning, StoredRecord, read_records
-from sdpalab.evidence.timings import Timing, timings_of
+from sdpalab.evidence.store.certificate import Certificate, certificate_of
+from sdpalab.evidence.store.folders import evidence_folder, folder_of, records_folder
+from sdpalab.evidence.store.record import RecordWarning, StoredRecord, read_records
+from sdpalab.evidence.store.timings import Timing, timings_of
 from sdpalab.judge.verdict import Verdict
 from sdpalab.search.tuned import TunedEntry
 

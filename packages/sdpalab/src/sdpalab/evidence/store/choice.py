@@ -5,11 +5,11 @@ A kernel is chosen only if
 - a verdict from this model of GPU, with this driver, covers the problem, and no such verdict failed on the code;
 - the code is the judged code (:attr:`~sdpalab.compile.Build.code_sha256`);
 - a comparison with torch by the eager clock, on this very problem, with this driver and this torch, on the inputs with
-  the kernel's worst ratio (:mod:`sdpalab.evidence.timings`), shows that the code is not slower
-  (:data:`~sdpalab.evidence.timings.SLOWER_BY`). The newest comparison of a code counts; among several kernels the one
-  with the smallest ratio is chosen.
+  the kernel's worst ratio (:mod:`sdpalab.evidence.store.timings`), shows that the code is not slower
+  (:data:`~sdpalab.evidence.store.timings.SLOWER_BY`). The newest comparison of a code counts; among several kernels the
+  one with the smallest ratio is chosen.
 
-Records are read once per process, until :func:`~sdpalab.evidence.lookup.forget`.
+Records are read once per process, until :func:`~sdpalab.evidence.store.lookup.forget`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from dataclasses import dataclass
 
 from sdpalab.compile import Build, build
 from sdpalab.errors import MachineError, UserError
-from sdpalab.evidence.certificate import (
+from sdpalab.evidence.store.certificate import (
     Certificate,
     CertifiedKernel,
     config_of,
     exactness_reason,
 )
-from sdpalab.evidence.lookup import Records, records_on
-from sdpalab.evidence.timings import LEAST_ROUNDS, Timing
-from sdpalab.evidence.tuned import tuned
-from sdpalab.evidence.workload import prove_command
+from sdpalab.evidence.store.lookup import Records, records_on
+from sdpalab.evidence.store.timings import LEAST_ROUNDS, Timing
+from sdpalab.evidence.store.tuned import tuned
+from sdpalab.evidence.store.workload import prove_command
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.problem import Problem
 from sdpalab.version import __version__

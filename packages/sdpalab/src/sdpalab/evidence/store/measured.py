@@ -17,8 +17,8 @@ from pydantic import Field, model_validator
 
 from sdpalab.errors import MachineError
 from sdpalab.evidence.environment import current_environment, harness_diff
-from sdpalab.evidence.folders import EVIDENCE
 from sdpalab.evidence.records import Environment
+from sdpalab.evidence.store.folders import EVIDENCE
 from sdpalab.measure.benchmark import beside_fastest_peer
 from sdpalab.measure.samples import ClockKind
 from sdpalab.measure.session import MeasuredSession
@@ -182,7 +182,7 @@ def session_result(
         The timed problem, clock and inputs; ``inputs`` is a kind (:func:`sdpalab.inputs.make_inputs`).
     session : MeasuredSession
     code : mapping of str to Any
-        Result of :func:`sdpalab.evidence.timings.codes_of`.
+        Result of :func:`sdpalab.evidence.store.timings.codes_of`.
     """
     _, against = beside_fastest_peer(session)
     return {

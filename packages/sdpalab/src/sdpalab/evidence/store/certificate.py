@@ -1,9 +1,9 @@
 """Certificates of kernels on GPUs, read from records of verdicts; the code contains no list of them.
 
 The records are the shipped ones (``evidence/<gpu>/*.json``) and those of ``sdpalab prove``
-(:mod:`sdpalab.evidence.store`). A record certifies its kernel if its verdict is PASSED and was run on a GPU: simulated
-runs and callables certify nothing about a GPU. It certifies the judged code, by its digest, and not a later version of
-the kernel.
+(:mod:`sdpalab.evidence.store.record`). A record certifies its kernel if its verdict is PASSED and was run on a GPU:
+simulated runs and callables certify nothing about a GPU. It certifies the judged code, by its digest, and not a later
+version of the kernel.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from sdpalab.compile import Build
 from sdpalab.evidence.records import AttemptRecord
-from sdpalab.evidence.store import AnyRecord, StoredRecord
+from sdpalab.evidence.store.record import AnyRecord, StoredRecord
 from sdpalab.judge.verdict import Status, Verdict
 from sdpalab.kernels.kernel import Config, UnsupportedProblem
 from sdpalab.kernels.plan import LaunchPlan

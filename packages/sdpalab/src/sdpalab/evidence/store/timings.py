@@ -17,8 +17,8 @@ from datetime import datetime
 from typing import Any, TypeGuard
 
 from sdpalab.compile import build
-from sdpalab.evidence.measured import BenchRecord
-from sdpalab.evidence.store import AnyRecord, StoredRecord
+from sdpalab.evidence.store.measured import BenchRecord
+from sdpalab.evidence.store.record import AnyRecord, StoredRecord
 from sdpalab.inputs import TIMED_KINDS
 from sdpalab.kernels.equivalent import modules_of
 from sdpalab.kernels.kernel import Config, Kernel
@@ -61,7 +61,7 @@ class Timing:
     comparison : Comparison
         The kernel's time over torch's; INVALID if the kernel has none, with the reason.
     record : str
-        As :attr:`sdpalab.evidence.certificate.Certificate.record`.
+        As :attr:`sdpalab.evidence.store.certificate.Certificate.record`.
     inputs : str
         Kind of inputs of the comparison, with the kernel's worst ratio.
     """
@@ -116,7 +116,7 @@ def timings_of(record: AnyRecord, name: str, *, own: bool = False) -> Iterator[T
     Parameters
     ----------
     record, name, own
-        As :func:`sdpalab.evidence.certificate.certificate_of`.
+        As :func:`sdpalab.evidence.store.certificate.certificate_of`.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """The store of records: a verdict, a measurement or a tuned default, with its machine and a digest.
 
-Each file is written atomically (:func:`~sdpalab.evidence.files.write_atomically`) under a unique name. Concurrent
+Each file is written atomically (:func:`~sdpalab.evidence.store.files.write_atomically`) under a unique name. Concurrent
 processes therefore need no lock, and existing records are never changed. A file counts only if it is a valid record
 with the right digest; other files are skipped with a warning.
 """
@@ -20,10 +20,10 @@ from typing import Any, Literal
 from pydantic_core import to_jsonable_python
 
 from sdpalab.errors import MachineError
-from sdpalab.evidence.files import write_atomically
-from sdpalab.evidence.folders import folder_of, records_folder
-from sdpalab.evidence.measured import BenchRecord
 from sdpalab.evidence.records import AttemptRecord, Sha256
+from sdpalab.evidence.store.files import write_atomically
+from sdpalab.evidence.store.folders import folder_of, records_folder
+from sdpalab.evidence.store.measured import BenchRecord
 from sdpalab.evidence.verifier.archive import canonical
 from sdpalab.record import RECORD, JsonRecord, ProblemField, dataclass
 from sdpalab.search.tuned import TunedEntry
@@ -171,7 +171,7 @@ def keep(record: StoredRecord, name: str, folder: Path | None = None) -> Path:
     name : str
         Subject of the record, such as the kernel's name.
     folder : Path, optional
-        Default: the user's, :func:`~sdpalab.evidence.folders.records_folder`.
+        Default: the user's, :func:`~sdpalab.evidence.store.folders.records_folder`.
 
     Raises
     ------

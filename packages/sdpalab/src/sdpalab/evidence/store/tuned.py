@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from sdpalab.evidence.lookup import forget, own_records, records_on, shipped_records
-from sdpalab.evidence.store import keep, sealed
+from sdpalab.evidence.store.lookup import forget, own_records, records_on, shipped_records
+from sdpalab.evidence.store.record import keep, sealed
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.source import source_digest
 from sdpalab.problem import Problem
