@@ -8,7 +8,7 @@ those of its content. Fields of a record are taken from its class. ``scripts/jso
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
 from typing import Any, Literal
@@ -95,8 +95,8 @@ _RUN = _content(
 )
 _CAMPAIGN = _content("``record``: the record in ``evidence/``.", record=Json)
 
-CONTENTS: Mapping[str, tuple[type[Content], ...]] = {
-    "repro": (
+CONTENTS: Mapping[str, Sequence[type[Content]]] = {
+    "repro": [
         _content(
             passed=bool,
             bundle=str,
@@ -105,16 +105,16 @@ CONTENTS: Mapping[str, tuple[type[Content], ...]] = {
             skipped=dict[str, str],
             unjudged=list[str],
             attempts=list[Json],
-        ),
-    ),
-    "kernels": (_content(kernels=list[Json]),),
-    "doctor": (_content(ready=bool, checks=list[Json]),),
-    "new": (
+        )
+    ],
+    "kernels": [_content(kernels=list[Json])],
+    "doctor": [_content(ready=bool, checks=list[Json])],
+    "new": [
         _content(
             "``files``: the written files in reading order; ``next``: the next command.", files=list[str], next=str
-        ),
-    ),
-    "build": (
+        )
+    ],
+    "build": [
         _content(
             "``problem``: None for a file with its launch file.",
             kernel=str,
@@ -126,9 +126,9 @@ CONTENTS: Mapping[str, tuple[type[Content], ...]] = {
             set_aside=_OPTIONAL_SET_ASIDE,
         ),
         _content(arch=str, cache=str, ok=bool, modules=int, compiled=int, kernels=list[Json], skipped=list[str]),
-    ),
-    "judge": (_JUDGE, _CAMPAIGN),
-    "sanitize": (
+    ],
+    "judge": [_JUDGE, _CAMPAIGN],
+    "sanitize": [
         _content(
             "See :class:`sdpalab.run.sanitize.Sanitized`; ``groups`` are the hazards by kind and pair of source lines.",
             target=str,
@@ -142,25 +142,25 @@ CONTENTS: Mapping[str, tuple[type[Content], ...]] = {
             unused_suppressions=list[str],
             notes=list[str],
             set_aside=_OPTIONAL_SET_ASIDE,
-        ),
-    ),
-    "run": (_RUN,),
-    "capture": (_RUN,),
-    "launch": (
+        )
+    ],
+    "run": [_RUN],
+    "capture": [_RUN],
+    "launch": [
         _content(
             "``launches``: entry and hazards of each; ``wrong``: unexpected buffers; ``out``: a folder.",
             launches=list[Json],
             wrong=list[str],
             stopped=str,
             out=str,
-        ),
-    ),
-    "counters": (_content(launches=list[Json], pictures=list[Json]),),
-    "explain": (_content(kinds=list[dict[str, str]]),),
-    "instructions": (_content(opcode=str, executed=bool, forms=list[dict[str, str]]),),
-    "speed-of-light": (_content(problem=ProblemField, precision=str, target_us=float | None, gpus=list[Json]),),
-    "bench": (_content(of=BenchRecord),),
-    "profile": (
+        )
+    ],
+    "counters": [_content(launches=list[Json], pictures=list[Json])],
+    "explain": [_content(kinds=list[dict[str, str]])],
+    "instructions": [_content(opcode=str, executed=bool, forms=list[dict[str, str]])],
+    "speed-of-light": [_content(problem=ProblemField, precision=str, target_us=float | None, gpus=list[Json])],
+    "bench": [_content(of=BenchRecord)],
+    "profile": [
         _content(
             kind=str,
             gpu=str,
@@ -193,8 +193,8 @@ CONTENTS: Mapping[str, tuple[type[Content], ...]] = {
             page=str,
             set_aside=_OPTIONAL_SET_ASIDE,
         ),
-    ),
-    "tune": (
+    ],
+    "tune": [
         _content(
             head=Head,
             kind=str,
@@ -205,19 +205,19 @@ CONTENTS: Mapping[str, tuple[type[Content], ...]] = {
             stopped=str,
             notes=list[str],
             log=str,
-        ),
-    ),
-    "prove": (
-        _content(machine=Json, folder=str, attempts=list[Json], times=list[str], skipped=list[str], choices=list[Json]),
-    ),
-    "torch-matrix": (
-        _content(kernel=str, base=str | None, conclusion=str, sentence=str, contract=Json, rows=list[Json]),
-    ),
-    "report": (
+        )
+    ],
+    "prove": [
+        _content(machine=Json, folder=str, attempts=list[Json], times=list[str], skipped=list[str], choices=list[Json])
+    ],
+    "torch-matrix": [
+        _content(kernel=str, base=str | None, conclusion=str, sentence=str, contract=Json, rows=list[Json])
+    ],
+    "report": [
         _content(bundle=str, accepted=bool, findings=list[str], report=str | None),
         _content(log=str, damaged=list[str], report=str),
-    ),
-    "compare": (
+    ],
+    "compare": [
         _content(
             "``a``, ``b``: each bundle, whether it verifies, and the findings; ``kernels`` have pairs in the order "
             "``a``, ``b``. See :class:`sdpalab.evidence.side_by_side.KernelChange`. Without two accepted bundles there "
@@ -228,11 +228,11 @@ CONTENTS: Mapping[str, tuple[type[Content], ...]] = {
             environment=list[Json],
             regressions=list[str],
             report=str | None,
-        ),
-    ),
-    "verify": (_content(bundle=str, accepted=bool, findings=list[str], summary=list[str], signer=str | None),),
-    "campaign": (_CAMPAIGN,),
-    "sdpalab": (),
+        )
+    ],
+    "verify": [_content(bundle=str, accepted=bool, findings=list[str], summary=list[str], signer=str | None)],
+    "campaign": [_CAMPAIGN],
+    "sdpalab": [],
 }
 """Contents of each command's document beside the envelope; ``judge --self-test`` is a campaign. ``sdpalab`` is the key
 of a line without a command, whose document always has an error."""
