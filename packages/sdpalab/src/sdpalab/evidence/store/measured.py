@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -19,12 +19,13 @@ from sdpalab.errors import MachineError
 from sdpalab.evidence.environment import current_environment, harness_diff
 from sdpalab.evidence.records import Environment
 from sdpalab.evidence.store.folders import EVIDENCE
-from sdpalab.measure.benchmark import beside_fastest_peer
 from sdpalab.measure.samples import ClockKind
-from sdpalab.measure.session import MeasuredSession
 from sdpalab.measure.statistics import Summary, summarise
 from sdpalab.problem import Problem
 from sdpalab.record import ENVELOPE, RECORD, JsonRecord, ProblemField, dataclass
+
+if TYPE_CHECKING:
+    from sdpalab.measure.session import MeasuredSession
 
 __all__ = ["BenchRecord", "MeasuredTime", "WorstTime", "bench_record", "read_times", "session_result", "worst_times"]
 
@@ -184,6 +185,8 @@ def session_result(
     code : mapping of str to Any
         Result of :func:`sdpalab.evidence.store.timings.codes_of`.
     """
+    from sdpalab.measure.benchmark import beside_fastest_peer
+
     _, against = beside_fastest_peer(session)
     return {
         "problem": problem.to_dict(),
