@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sdpalab.evidence import ReportData
-from sdpalab.evidence.folders import folder_of
 from sdpalab.evidence.records import AttemptRecord
+from sdpalab.evidence.store.folders import folder_of
 from sdpalab.kernels.registry import KERNELS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -216,7 +216,7 @@ class Suite:
             for attempt in attempts:
                 if attempt.verdict and not attempt.verdict.device.startswith(("simulator", "cpu")):
                     target = self.evidence / f"{attempt.kernel}.json"
-                    target.write_text(attempt.model_dump_json(indent=1) + "\n")
+                    target.write_text(json.dumps(attempt.to_dict(), indent=1) + "\n")
         for record in (self.out / "work" / "data").glob("*/*/*.json"):
             shutil.copy(record, self.evidence)
 
@@ -225,7 +225,7 @@ class Suite:
         passed = []
         for name in self.kernels:
             path = self.evidence / f"{name}.json"
-            attempt = AttemptRecord.model_validate_json(path.read_bytes()) if path.exists() else None
+            attempt = AttemptRecord.from_dict(json.loads(path.read_bytes())) if path.exists() else None
             if attempt and attempt.verdict and attempt.verdict.passed:
                 passed.append(name)
         return passed

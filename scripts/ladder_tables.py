@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sdpalab.evidence.measured import MeasuredTime
+from sdpalab.evidence.store.measured import MeasuredTime
+from sdpalab.evidence.store.tuned import tuned_entries
 from sdpalab.inputs import TIMED_KINDS
 from sdpalab.kernels.registry import KERNELS
-from sdpalab.kernels.tuned import entries_of, shipped_entries
 from sdpalab.problem import MISSION
 
 NOT_RUN = "not yet run on hardware"
@@ -277,12 +277,8 @@ def _us(on: Mapping[str, Any] | None) -> str:
 
 def _tuned(kernel: str, gpu: str) -> str:
     """The modelled time of the kernel's shipped tuned default for the mission shape, if there is one."""
-    wanted = [
-        entry
-        for entry in shipped_entries()
-        if (entry.kernel, entry.gpu, entry.searched, entry.clock) == (kernel, gpu, MISSION, "modelled")
-    ]
-    current = entries_of(KERNELS[kernel], wanted) if wanted else ()
+    entries = tuned_entries(KERNELS[kernel], own=False) if kernel in KERNELS else ()
+    current = [each for each in entries if (each.gpu, each.searched, each.clock) == (gpu, MISSION, "modelled")]
     return "".join(f", tuned {entry.tuned_us:.1f} us" for entry in current)
 
 

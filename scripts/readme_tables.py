@@ -33,7 +33,7 @@ from ladder_tables import (
 
 from sdpalab.compile import build, resources
 from sdpalab.errors import MachineError, UserError
-from sdpalab.evidence.measured import MeasuredTime, read_times
+from sdpalab.evidence.store.measured import MeasuredTime, read_times
 from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.measure import gpu_named
 from sdpalab.measure.samples import ClockKind, L2State

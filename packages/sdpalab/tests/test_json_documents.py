@@ -14,6 +14,9 @@ import pytest
 
 from sdpalab.cli import COMMANDS, main
 from sdpalab.commands.documents import CONTENTS, check_document, json_schema
+from sdpalab.judge.verdict import Case, Status, Verdict
+from sdpalab.problem import MISSION
+from sdpalab.record import ENVELOPE
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -102,3 +105,16 @@ def test_a_schema_allows_the_content_or_an_error() -> None:
     }
     assert failed["properties"]["error"]["minLength"] == 1
     assert not failed["additionalProperties"]
+
+
+def test_the_schema_of_a_record_has_the_fields_that_it_writes() -> None:
+    case = Case("a case", MISSION.with_(softcap=5.0), "normal", 0, Status.INCORRECT, "a test")
+    verdict = Verdict("flash", "", "simulator sm_89", "quick", 0, (case,))
+    schema = json_schema("judge")
+    content, written = schema["anyOf"][0], verdict.to_dict()
+    assert set(content["required"]) <= {*ENVELOPE, *written, "unjudged", "diagnosis"}
+    assert set(written) <= set(content["properties"])
+    fields = schema["$defs"]["Case"]
+    assert set(fields["required"]) == set(fields["properties"]) == set(written["cases"][0])
+    problem = fields["properties"]["problem"]
+    assert set(problem["required"]) < set(written["cases"][0]["problem"]) < set(problem["properties"])

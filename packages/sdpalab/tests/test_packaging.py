@@ -16,7 +16,7 @@ from warpsan.build.triton_compiler import TESTED
 ROOT = Path(__file__).resolve().parents[3]
 LAB = ROOT / "packages" / "sdpalab"
 
-READ = "from sdpalab.evidence.folders import EVIDENCE; print(*sorted(p.name for p in EVIDENCE.glob('*/*')))"
+READ = "from sdpalab.evidence.store.folders import EVIDENCE; print(*sorted(p.name for p in EVIDENCE.glob('*/*')))"
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_a_wheel_carries_the_records_of_gpus_and_no_others(tree: Path, tmp_path:
         wheel.extractall(tmp_path / "installed")
         names = wheel.namelist()
     assert [name for name in names if "/shipped/" in name] == ["sdpalab/evidence/shipped/h200/h200.json"]
-    assert {"sdpalab/evidence/report.html.j2", "sdpalab/kernels/flash.cu"} <= set(names)
+    assert {"sdpalab/evidence/report/report.html.j2", "sdpalab/kernels/flash.cu"} <= set(names)
     assert read(tmp_path / "installed") == "h200.json"
 
 

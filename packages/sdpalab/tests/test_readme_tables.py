@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sdpalab.errors import UserError
-from sdpalab.evidence.measured import MeasuredTime
+from sdpalab.evidence.store.measured import MeasuredTime
 from sdpalab.measure.statistics import summarise
 from sdpalab.problem import MISSION
 

@@ -255,7 +255,7 @@ def test_what_torch_computes_needs_no_preparation() -> None:
 
 def test_records_are_read_again_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten = []
-    monkeypatch.setattr("sdpalab.evidence.choice.forget", lambda: forgotten.append(True))
+    monkeypatch.setattr("sdpalab.evidence.store.lookup.forget", lambda: forgotten.append(True))
     sdpalab.reload_proofs()
     assert forgotten == [True]
 

@@ -15,9 +15,11 @@ import pytest
 
 from sdpalab import MISSION
 from sdpalab.compile import Cache
+from sdpalab.evidence.store.tuned import keep_tuned
 from sdpalab.installation import IMPORT_FOLDERS
 from sdpalab.kernels.registry import get
-from sdpalab.kernels.tuned import ProblemClass, TunedEntry, keep_tuned, source_digest
+from sdpalab.kernels.source import source_digest
+from sdpalab.search.tuned import ProblemClass, TunedEntry
 from sdpalab.user_folder import data_folder
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -84,7 +86,7 @@ def test_a_tuned_default_of_the_user_is_neither_read_nor_changed(variables: tupl
     folders = {"SDPALAB_DATA_DIR": home / ".local/share/sdpalab", "XDG_DATA_HOME": home / ".local/share"}
     folders |= {"XDG_CONFIG_HOME": home / ".config", "XDG_CACHE_HOME": home / ".cache"}
     entry = replace(ENTRY, config={**KNOBS, "NUM_STAGES": 4})
-    keep_tuned(entry, folders["SDPALAB_DATA_DIR"] / "tuned.json")
+    keep_tuned(entry, folders["SDPALAB_DATA_DIR"] / "proofs")
     before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
     env = {**os.environ, "HOME": str(home), POISONED: str(home), "PYTHONDONTWRITEBYTECODE": "1"}
     env |= {name: str(folders[name]) for name in variables}
@@ -96,7 +98,7 @@ def test_a_tuned_default_of_the_user_is_neither_read_nor_changed(variables: tupl
 
 
 def test_a_tuned_default_is_wrapped(cli: Runner, tmp_path: Path) -> None:
-    keep_tuned(ENTRY, tmp_path / "tuned.json")
+    keep_tuned(ENTRY, tmp_path / "proofs")
     done = cli("kernels", env={"COLUMNS": "50", "SDPALAB_DATA_DIR": str(tmp_path)})
     assert done.returncode == 0, done.stderr
     assert "NUM_STAGES=3" in done.stdout

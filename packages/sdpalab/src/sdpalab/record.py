@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from enum import Enum
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar, get_type_hints
 
 from pydantic import (
     ConfigDict,
+    GetJsonSchemaHandler,
     PlainSerializer,
     PlainValidator,
     SerializerFunctionWrapHandler,
@@ -18,10 +19,11 @@ from pydantic import (
     model_validator,
 )
 from pydantic.dataclasses import dataclass
+from pydantic_core import CoreSchema
 
 from sdpalab.problem import FIELDS, Problem
 
-__all__ = ["ENVELOPE", "RECORD", "JsonRecord", "ProblemField", "dataclass"]
+__all__ = ["ENVELOPE", "RECORD", "JsonRecord", "ProblemField", "dataclass", "json_fields"]
 
 ENVELOPE = ("schema", "version", "command", "subject", "status", "error")
 """The fields around the content of a command's JSON document (:mod:`sdpalab.commands.documents`)."""
@@ -34,7 +36,7 @@ Kind = TypeVar("Kind", bound="JsonRecord")
 
 @dataclass(frozen=True, config=RECORD)
 class JsonRecord:
-    """Base of records that are dataclasses: ``to_dict`` gives plain JSON values, ``from_dict`` is the inverse.
+    """Base of records: ``to_dict`` gives plain JSON values, ``from_dict`` is the inverse.
 
     A subclass is a ``pydantic.dataclasses.dataclass(frozen=True, config=RECORD)``, and validates in ``__post_init__``.
 
@@ -75,6 +77,17 @@ class JsonRecord:
         return {name: value for name, value in values.items() if value or name not in self.sparse}
 
     @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """The schema of :meth:`to_dict`: with the derived properties, and with all fields required that it writes."""
+        reference = handler(core_schema)
+        schema = handler.resolve_ref_schema(reference)
+        written = json_fields(cls)
+        for name in cls.derived:
+            schema["properties"][name] = handler(TypeAdapter(written[name][0]).core_schema)
+        schema["required"] = [name for name, (_, default) in written.items() if default is ...]
+        return reference
+
+    @classmethod
     def from_dict(cls: type[Kind], data: Mapping[str, Any]) -> Kind:
         """Build a record from the result of :meth:`to_dict`.
 
@@ -91,6 +104,19 @@ class JsonRecord:
         """Plain JSON values: the fields and the derived properties."""
         values: dict[str, Any] = TypeAdapter(type(self)).dump_python(self, mode="json")
         return values
+
+
+def json_fields(kind: type[JsonRecord]) -> dict[str, tuple[Any, Any]]:
+    """Fields of a record's JSON, each with its type and its default; the default ``...`` means that it is always there.
+
+    Parameters
+    ----------
+    kind : subclass of JsonRecord
+    """
+    hints = get_type_hints(kind, include_extras=True)
+    hints |= {name: get_type_hints(getattr(kind, name).fget)["return"] for name in kind.derived}
+    names = (*(field.name for field in fields(kind)), *kind.derived)
+    return {name: (hints[name], None if name in kind.sparse else ...) for name in names}
 
 
 def _plain(value: Any) -> Any:
@@ -110,5 +136,16 @@ def _problem(value: Any) -> Problem:
     return problem
 
 
-ProblemField = Annotated[Problem, PlainValidator(_problem), PlainSerializer(Problem.to_dict)]
+class _ProblemSchema:
+    """JSON Schema of :meth:`Problem.to_dict`: no field is null, and the extras are omitted while they are empty."""
+
+    def __get_pydantic_json_schema__(self, _: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = TypeAdapter(Problem).json_schema()
+        for name, field in schema["properties"].items():
+            schema["properties"][name] = field["anyOf"][0] if "anyOf" in field else {"type": field["type"]}
+        schema["required"] = [name for name in schema["properties"] if name not in FIELDS]
+        return {**schema, "description": "See sdpalab.problem.Problem.", "additionalProperties": False}
+
+
+ProblemField = Annotated[Problem, PlainValidator(_problem), PlainSerializer(Problem.to_dict), _ProblemSchema()]
 """A problem as a field of a record."""

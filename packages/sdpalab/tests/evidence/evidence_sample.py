@@ -20,7 +20,7 @@ from sdpalab.compile import Build, build
 from sdpalab.compile.gate import check
 from sdpalab.compile.resources import resources
 from sdpalab.evidence import BundleWriter, WrittenBundle, built_module
-from sdpalab.evidence.store import ArrayStore
+from sdpalab.evidence.store.files import ArrayStore
 from sdpalab.inputs import Inputs, make_inputs
 from sdpalab.judge.rule.evaluate import evaluate
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64

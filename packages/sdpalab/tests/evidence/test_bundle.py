@@ -343,7 +343,7 @@ def test_git_counts_before_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_the_environment_is_anonymous() -> None:
-    recorded = json.loads(environment.current_environment("").model_dump_json())
+    recorded = environment.current_environment("").to_dict()
     assert recorded["packages"]["numpy"] == np.__version__
     assert "node" not in recorded
     assert socket.gethostname() not in json.dumps(recorded) or len(socket.gethostname()) < 6

@@ -17,16 +17,18 @@ from evidence_sample import honest, judged
 from rich.console import Console
 
 import sdpalab
-from proof_sample import DRIVER, FLASH, GPU, JUDGED, SMS, TORCH, flash_build
+from certificate_sample import DRIVER, FLASH, GPU, JUDGED, SMS, TORCH, flash_build
 from sdpalab.bugs import replace_once
 from sdpalab.cli import main
-from sdpalab.commands.prove import _PrintedProof
+from sdpalab.commands.prove import _Printed
 from sdpalab.errors import MachineError, UserError
-from sdpalab.evidence import choice, kept, prove
-from sdpalab.evidence.choice import GpuPlatform
-from sdpalab.evidence.kept import SampledRecord
-from sdpalab.evidence.prove import ProofAttempt
-from sdpalab.evidence.store import ArrayStore
+from sdpalab.evidence import prove
+from sdpalab.evidence.prove import ProveAttempt
+from sdpalab.evidence.store import choice, lookup
+from sdpalab.evidence.store import record as store
+from sdpalab.evidence.store.choice import GpuPlatform
+from sdpalab.evidence.store.files import ArrayStore
+from sdpalab.evidence.store.record import SampledRecord
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels import equivalent
 from sdpalab.kernels.kernel import Kernel
@@ -92,7 +94,7 @@ def gpu(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable
     executor = SimpleNamespace(arch="sm_89", device=GPU)
     monkeypatch.setattr(prove, "_open", lambda: (executor, GpuPlatform(GPU, DRIVER, TORCH, SMS)))
     monkeypatch.setenv("SDPALAB_DATA_DIR", str(tmp_path / "data"))
-    choice.forget()
+    lookup.forget()
     return install
 
 
@@ -133,7 +135,7 @@ def test_a_failure_is_kept_and_is_exit_1(gpu: Callable[..., None], case: Case, t
     gpu(lambda name, specs, **_: Verdict(name, str(FLASH.default_config), GPU, "quick", 0, (wrong,)))
     assert main(["prove", "flash", *SHAPE]) == 1
     assert len(list((tmp_path / "data" / "proofs" / "l4").iterdir())) == 1
-    choice.forget()
+    lookup.forget()
     selected = choice.choose(JUDGED, GpuPlatform(GPU, DRIVER, TORCH, SMS))
     assert "flash failed there (INCORRECT" in selected.reason
 
@@ -163,7 +165,7 @@ def test_a_disk_that_fills_up_is_one_sentence_and_exit_3(
         path.write_bytes(content)
 
     gpu(None)
-    monkeypatch.setattr(kept, "write_atomically", full)
+    monkeypatch.setattr(store, "write_atomically", full)
     assert main(["prove", "flash", *SHAPE]) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert "No space left on device; SDPALAB_DATA_DIR names another data folder" in line
@@ -210,10 +212,10 @@ LARGE = Problem(1, 2, 384, 64)
 
 def sample(kernel: Kernel, executor: Any) -> tuple[SampledRecord | None, str]:
     out = io.StringIO()
-    small = prove.small_ones((LARGE,), kernel, SMS)[LARGE]
-    printed, attempt = _PrintedProof(Console(file=out, width=500)), ProofAttempt(kernel, (LARGE,))
+    small = prove.small_ones((LARGE,), kernel, kernel.default_config, SMS)[LARGE]
+    printed, attempt = _Printed(Console(file=out, width=500)), ProveAttempt(kernel, kernel.default_config, (LARGE,))
     try:
-        record = prove.sample(kernel, LARGE, small, executor)
+        record = prove.sample(kernel, kernel.default_config, LARGE, small, executor)
     except MachineError as error:
         printed.not_sampled(attempt, LARGE, str(error))
         return None, out.getvalue()
@@ -229,7 +231,7 @@ def less_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("less_is_large")
 def test_a_large_problem_is_judged_on_a_small_one_with_its_code_and_sampled() -> None:
-    small = prove.small_ones((JUDGED, LARGE), FLASH, SMS)
+    small = prove.small_ones((JUDGED, LARGE), FLASH, FLASH.default_config, SMS)
     assert small[JUDGED] == JUDGED
     assert small[LARGE].flops <= LARGE.flops // 4
     plans = [FLASH.launch_plan(problem, sms=SMS) for problem in (LARGE, small[LARGE])]
@@ -249,7 +251,7 @@ def test_a_large_problem_that_is_wrong_is_no_proof_of_anything() -> None:
     record, _ = sample(broken, Simulated())
     assert record is not None
     assert record.wrong.startswith("INCORRECT")
-    assert not ProofAttempt(broken, (LARGE,), sampled=[record]).passed
+    assert not ProveAttempt(broken, broken.default_config, (LARGE,), sampled=[record]).passed
 
 
 @pytest.mark.usefixtures("less_is_large")

@@ -11,7 +11,7 @@ import pytest
 from evidence_sample import PROBLEMS, Sample
 
 from sdpalab.evidence import BundleWriter, ReportData, render_report
-from sdpalab.evidence.figures import SERIES
+from sdpalab.evidence.report.figures import SERIES
 
 
 class _Page(HTMLParser):
@@ -139,7 +139,7 @@ def test_what_ran_on_a_gpu_is_said_to_have_and_has_no_time(sample: Sample) -> No
     data = ReportData.read(sample.written.tarball)
     honest = data.attempts[0]
     assert honest.verdict is not None
-    on_gpu = honest.model_copy(update={"verdict": replace(honest.verdict, device="NVIDIA L4")})
+    on_gpu = replace(honest, verdict=replace(honest.verdict, device="NVIDIA L4"))
     text = parsed(render_report(replace(data, attempts=(on_gpu,)))).text
     assert "Run on NVIDIA L4." in text
     assert "Nothing here was timed" in text

@@ -54,7 +54,7 @@ pytestmark = pytest.mark.slow
 def layouts(sample: Sample, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
     """The sample with ten more kernels, as the whole ladder has them, at each width."""
     data = ReportData.read(sample.written.tarball)
-    more = [data.attempts[0].model_copy(update={"kernel": f"warp_specialized_{n}"}) for n in range(10)]
+    more = [replace(data.attempts[0], kernel=f"warp_specialized_{n}") for n in range(10)]
     page = render_report(replace(data, attempts=(*data.attempts, *more)))
     return measured(page, WIDTHS, SCRIPT, tmp_path_factory.mktemp("browser"))
 

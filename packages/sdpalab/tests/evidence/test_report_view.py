@@ -9,10 +9,10 @@ import pytest
 from evidence_sample import PROBLEMS, SOURCE, Sample
 
 from sdpalab.evidence import ReportData, render_report
-from sdpalab.evidence.build_labels import build_labels
-from sdpalab.evidence.listing import excerpts, listings
 from sdpalab.evidence.records import AttemptRecord
-from sdpalab.evidence.report_view import kernel_views
+from sdpalab.evidence.report.build_labels import build_labels
+from sdpalab.evidence.report.listing import excerpts, listings
+from sdpalab.evidence.report.view import kernel_views
 from sdpalab.judge.verdict import Status
 from warpsan.report.groups import HazardGroup, Party
 
@@ -50,7 +50,7 @@ def with_hazard(attempt: AttemptRecord) -> AttemptRecord:
         replace(case, status=Status.HAZARD, reason="a race", run={**case.run, "hazards": [RACE.to_dict()]})
         for case in attempt.verdict.cases
     )
-    return attempt.model_copy(update={"verdict": replace(attempt.verdict, cases=cases)})
+    return replace(attempt, verdict=replace(attempt.verdict, cases=cases))
 
 
 def test_each_build_is_named_by_what_differs(data: ReportData) -> None:
@@ -62,14 +62,16 @@ def test_each_build_is_named_by_what_differs(data: ReportData) -> None:
 
     def variant(digest: str, *words: str) -> Any:
         files = {**build.files, "kernel.ptx": digest * 64}
-        return build.model_copy(update={"command": (*build.command, *words), "files": files})
+        return replace(build, command=(*build.command, *words), files=files)
 
     several = (
         variant("a", "-DSTREAM_K=0", "-DX=1"),
         variant("b", "-DSTREAM_K=1", "-DX=1"),
         variant("c", "-DSTREAM_K=1", "-DX=1"),
     )
-    labels = build_labels(attempt.model_copy(update={"builds": several}))
+    assert attempt.verdict is not None
+    cases = tuple(replace(case, run={}) for case in attempt.verdict.cases)
+    labels = build_labels(replace(attempt, builds=several, verdict=replace(attempt.verdict, cases=cases)))
     assert [label.variant for label in labels] == ["STREAM_K=0", "STREAM_K=1 code bbbbbbbb", "STREAM_K=1 code cccccccc"]
     assert {label.shapes for label in labels} == {"no case ran it"}
 
@@ -77,7 +79,7 @@ def test_each_build_is_named_by_what_differs(data: ReportData) -> None:
 def test_each_attempt_of_one_kernel_is_named_by_its_knobs(data: ReportData) -> None:
     first = data.attempts[0]
     configs = ("BLOCK_M=64 NUM_STAGES=2", "BLOCK_M=64 NUM_STAGES=3", "BLOCK_M=64 NUM_STAGES=3")
-    attempts = (*(first.model_copy(update={"config": config}) for config in configs), data.attempts[1])
+    attempts = (*(replace(first, config=config) for config in configs), data.attempts[1])
     titles = [view.title for view in kernel_views(replace(data, attempts=attempts))]
     assert titles == ["honest NUM_STAGES=2", "honest NUM_STAGES=3 (2)", "honest NUM_STAGES=3 (3)", "wrong-scale"]
 
@@ -159,7 +161,7 @@ def test_hostile_source_and_hazards_stay_text(data: ReportData) -> None:
     hostile = replace(RACE, advice=evil, here=replace(RACE.here, line=evil, who=evil, place=f"{evil}:3"))
     assert attempt.verdict is not None
     cases = tuple(replace(case, run={**case.run, "hazards": [hostile.to_dict()]}) for case in attempt.verdict.cases)
-    attempt = attempt.model_copy(update={"verdict": replace(attempt.verdict, cases=cases)})
+    attempt = replace(attempt, verdict=replace(attempt.verdict, cases=cases))
     page = render_report(replace(data, attempts=(attempt,), sources=dict.fromkeys(data.sources, evil)))
     assert "<script" not in page
     assert "&lt;script&gt;" in page

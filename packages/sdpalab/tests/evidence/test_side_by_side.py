@@ -14,8 +14,8 @@ from test_report import parsed
 from chromium import measured
 from sdpalab.cli import main
 from sdpalab.evidence import ReportData
-from sdpalab.evidence.compare_report import render_comparison
 from sdpalab.evidence.records import AttemptRecord
+from sdpalab.evidence.report.page import render_comparison
 from sdpalab.evidence.side_by_side import BundleComparison, compare_bundles
 from sdpalab.judge.verdict import Status
 
@@ -26,7 +26,7 @@ def data(sample: Sample) -> ReportData:
 
 
 def renamed(attempt: AttemptRecord, **fields: Any) -> AttemptRecord:
-    return attempt.model_copy(update=fields)
+    return replace(attempt, **fields)
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +35,14 @@ def worse(data: ReportData) -> BundleComparison:
     build = data.attempts[1].builds[0]
     assert build.resources is not None
     used = replace(build.resources, registers=build.resources.registers + 8)
-    changed = build.model_copy(update={"resources": used, "files": {**build.files, "kernel.ptx": "0" * 64}})
+    changed = replace(build, resources=used, files={**build.files, "kernel.ptx": "0" * 64})
     verdict = data.attempts[1].verdict
     assert verdict is not None
     cases = tuple(replace(case, run={**case.run, "ptx_sha256": ["0" * 64]}) for case in verdict.cases)
     verdict = replace(verdict, cases=cases)
     after = renamed(data.attempts[1], kernel="honest", config="BLOCK_M=128", builds=(changed,), verdict=verdict)
-    harness = data.environment.harness.model_copy(update={"commit": "f" * 40, "dirty": False})
-    environment = data.environment.model_copy(update={"harness": harness, "python": "3.99"})
+    harness = replace(data.environment.harness, commit="f" * 40, dirty=False)
+    environment = replace(data.environment, harness=harness, python="3.99")
     return compare_bundles(
         replace(data, attempts=data.attempts[:1]),
         replace(data, name="later", attempts=(after, data.attempts[2]), environment=environment),

@@ -20,7 +20,7 @@ from sdpalab.cli import main
 from sdpalab.errors import UserError
 from sdpalab.evidence import verify_bundle
 from sdpalab.evidence.signing import envelope_path, fingerprint, private_key, public_key, sign
-from sdpalab.evidence.store import write_atomically
+from sdpalab.evidence.store.files import write_atomically
 
 KEY, OTHER = Ed25519PrivateKey.from_private_bytes(bytes(32)), Ed25519PrivateKey.from_private_bytes(bytes(31) + b"1")
 

@@ -8,7 +8,7 @@ import pytest
 
 from sdpalab.commands.problem_options import ProblemOptions, problem_of
 from sdpalab.errors import UserError
-from sdpalab.evidence.workload import problem_line, prove_command, read_workload
+from sdpalab.evidence.store.workload import problem_line, prove_command, read_workload
 from sdpalab.problem import Problem
 
 PROBLEMS = [

@@ -14,7 +14,7 @@ import torch.nn.functional as functional
 
 from sdpalab import Problem, scaled_dot_product_attention
 from sdpalab.compile import build
-from sdpalab.evidence.proven import Proof, ProvenKernel
+from sdpalab.evidence.store.certificate import Certificate, CertifiedKernel
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.run import GpuExecutor, torch_gpu
 from sdpalab.run.gpu_launch import arch_of
@@ -67,10 +67,10 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     gpu = torch_gpu.properties(0)
     arch, plan = arch_of(gpu.capability), KERNELS["flash"].launch_plan(PROBLEM, sms=gpu.sm_count)
     builds = tuple(build(step.module, arch) for step in plan.launches if step.module is not None)
-    kernel = ProvenKernel(Proof("flash", "", "", arch, frozenset(), frozenset(), "a test"), plan, builds)
+    kernel = CertifiedKernel(Certificate("flash", "", "", arch, frozenset(), frozenset(), "a test"), plan, builds)
     count = 0
 
-    def proven(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> tuple[ProvenKernel | None, str]:
+    def certified(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> tuple[CertifiedKernel | None, str]:
         fits = q.dtype == torch.float16 and tuple(q.shape) == PROBLEM.q_shape and tuple(k.shape) == PROBLEM.kv_shape
         return (kernel, "a test") if fits else (None, "this test proves it for one problem")
 
@@ -81,7 +81,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         count += 1
         return launch(*arguments)
 
-    monkeypatch.setattr(ops, "proven", proven)
+    monkeypatch.setattr(ops, "certified", certified)
     monkeypatch.setattr(ops, "launch", counted)
     return lambda: count
 

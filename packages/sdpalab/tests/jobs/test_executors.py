@@ -19,7 +19,7 @@ from sdpalab.jobs.local import LocalExecutor
 from sdpalab.jobs.versions import code_version
 from sdpalab.jobs.worker import answer
 from sdpalab.kernels.registry import get
-from sdpalab.kernels.tuned import source_digest
+from sdpalab.kernels.source import source_digest
 
 SMALL = Problem(1, 1, 64, 64)
 

@@ -13,7 +13,7 @@ from sdpalab.errors import UserError
 from sdpalab.judge.sandbox.sandboxed import NotBuilt, SandboxedKernel, kernel_in_sandbox
 from sdpalab.kernels.kernel import Config, UnsupportedProblem
 from sdpalab.kernels.plan import Module
-from sdpalab.kernels.tuned import source_digest
+from sdpalab.kernels.source import source_digest
 from sdpalab.kernels.userfile import load_user_kernel
 from sdpalab.problem import Problem
 

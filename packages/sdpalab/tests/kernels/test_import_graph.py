@@ -14,10 +14,10 @@ import pytest
 
 from sdpalab import Config, CudaKernel, Launch
 from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
-from sdpalab.kernels import import_graph, tuned
+from sdpalab.kernels import import_graph, source
 from sdpalab.kernels.import_graph import digest_of, files_behind
 from sdpalab.kernels.registry import KERNELS, get
-from sdpalab.kernels.tuned import source_digest
+from sdpalab.kernels.source import source_digest
 from sdpalab.kernels.userfile import load_user_kernel
 from sdpalab.search.log import Head
 
@@ -91,14 +91,14 @@ def test_every_module_that_a_judgement_imports_is_behind_it() -> None:
 
 def test_the_source_of_a_shipped_kernel_covers_the_python_that_plans_it(package: Path) -> None:
     for name in ("flash.py", "stream_k.py", "declarations.py", "kernel.py"):
-        tuned._digest_of_python.cache_clear()
+        source._digest_of_python.cache_clear()
         before = source_digest(get("flash")), source_digest(get("scalar"))
         with (package / "sdpalab/kernels" / name).open("a") as file:
             file.write("\n")
-        tuned._digest_of_python.cache_clear()
+        source._digest_of_python.cache_clear()
         assert source_digest(get("flash")) != before[0], name
         assert (source_digest(get("scalar")) == before[1]) is (name in ("flash.py", "stream_k.py"))
-    tuned._digest_of_python.cache_clear()
+    source._digest_of_python.cache_clear()
 
 
 def test_kernels_have_digests_of_their_own() -> None:

@@ -15,7 +15,7 @@ from simulated_clock import Behaviour, SimulatedClock, Work
 
 from sdpalab.cli import main
 from sdpalab.commands.bench import show_session
-from sdpalab.evidence.measured import BenchRecord, session_result
+from sdpalab.evidence.store.measured import BenchRecord, session_result
 from sdpalab.measure.benchmark import CudaDevice, benchmark
 from sdpalab.measure.floor import FloorCheck, check_floor
 from sdpalab.measure.l2 import copies_beyond_l2
@@ -167,5 +167,5 @@ def test_what_was_measured_is_kept_when_the_command_is_interrupted(
     asked = [(result["problem"]["seq_q"], result["inputs"]) for result in report["results"]]
     assert asked == [(length, kind) for length in (16, 17) for kind in ("normal", "ramp", "negative")]
     assert [(row["problem"]["seq_q"], row["subject"]) for row in report["worst"]] == [(16, "torch"), (17, "torch")]
-    assert BenchRecord.model_validate(report).format == 3
+    assert BenchRecord.from_dict(report).format == 3
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"], "no temporary file is left"

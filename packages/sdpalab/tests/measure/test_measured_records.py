@@ -13,7 +13,7 @@ from simulated_clock import Behaviour, SimulatedClock, Work
 
 from sdpalab.commands.bench import show_worst
 from sdpalab.errors import MachineError
-from sdpalab.evidence.measured import BenchRecord, bench_record, read_times, session_result, worst_times
+from sdpalab.evidence.store.measured import BenchRecord, bench_record, read_times, session_result, worst_times
 from sdpalab.measure.samples import ClockKind
 from sdpalab.measure.session import MeasuredSession, measure
 from sdpalab.measure.statistics import summarise
@@ -33,7 +33,7 @@ def a_session() -> MeasuredSession:
 
 def record(folder: Path, change: Any = None) -> Path:
     result = session_result(MISSION, ClockKind.GPU, "normal", a_session(), {})
-    data = bench_record("a GPU", [], [result]).model_dump(mode="json")
+    data = bench_record("a GPU", [], [result]).to_dict()
     if change:
         change(data)
     path = folder / "a-gpu" / "mission.json"
@@ -121,7 +121,7 @@ def with_kinds(data: Any) -> None:
             each["samples"]["times_us"] = [2 * us for us in each["samples"]["times_us"]]
             each["summary"] = summarise(each["samples"]["times_us"]).to_dict()
     data["results"].append(slower)
-    data["worst"] = [each.model_dump(mode="json") for each in worst_times(data["results"])]
+    data["worst"] = [each.to_dict() for each in worst_times(data["results"])]
 
 
 def test_the_worst_time_stands_beside_the_normal_one(tmp_path: Path) -> None:
@@ -129,13 +129,13 @@ def test_the_worst_time_stands_beside_the_normal_one(tmp_path: Path) -> None:
     times = {(time.subject, time.inputs): time.summary.median_us for time in read_times(tmp_path)}
     assert set(times) == {("torch", "normal"), ("torch", "ramp"), ("flash", "normal"), ("flash", "ramp")}
     (data,) = (json.loads(path.read_text()) for path in tmp_path.rglob("*.json"))
-    worst = {row.subject: row for row in BenchRecord.model_validate(data).worst}
+    worst = {row.subject: row for row in BenchRecord.from_dict(data).worst}
     assert (worst["flash"].inputs, worst["flash"].worst_us) == ("ramp", times["flash", "ramp"])
     assert worst["flash"].ratio == pytest.approx(2.0)
     assert worst["torch"].ratio == 1.0
     assert (worst["wrong"].worst_us, worst["wrong"].ratio) == (None, None)
     out = io.StringIO()
-    show_worst(Console(file=out, width=140), BenchRecord.model_validate(data))
+    show_worst(Console(file=out, width=140), BenchRecord.from_dict(data))
     row = next(line for line in out.getvalue().splitlines() if " flash " in line)
     assert row.split()[-3:] == [f"{times['flash', 'ramp']:.2f}", "(ramp)", "2.00"]
 

@@ -11,7 +11,8 @@ import torch
 
 from sdpalab.bugs import replace_once
 from sdpalab.errors import UserError
-from sdpalab.evidence.proven import Proof, recorded_verdicts
+from sdpalab.evidence.store import lookup
+from sdpalab.evidence.store.certificate import Certificate
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.small_cases import CaseSpec
@@ -137,8 +138,8 @@ def test_a_kernel_that_fails_has_no_permit(verdict: Verdict, monkeypatch: pytest
     assert "hopper" in refused.reason
 
 
-def test_committed_verdicts_are_those_of_the_proofs(verdict: Verdict, monkeypatch: pytest.MonkeyPatch) -> None:
-    about = ("flash", str(CONFIG), "NVIDIA L4", ARCH, frozenset[str](), frozenset({PROBLEM}), "l4/flash.json")
-    proof = Proof(*about, verdict=verdict)
-    monkeypatch.setattr("sdpalab.evidence.proven.read_proofs", lambda *_: (proof,))
-    assert recorded_verdicts() == {"l4/flash.json": verdict}
+def test_committed_verdicts_are_those_of_the_certificates(verdict: Verdict, monkeypatch: pytest.MonkeyPatch) -> None:
+    about = ("flash", str(CONFIG), "NVIDIA L4", ARCH, frozenset[str](), frozenset({PROBLEM}), "evidence/l4/flash.json")
+    certificate = Certificate(*about, verdict=verdict)
+    monkeypatch.setattr(lookup, "shipped_records", lambda: lookup.Records((certificate,)))
+    assert lookup.recorded_verdicts() == {"l4/flash.json": verdict}

@@ -15,7 +15,7 @@ from typing import Any
 from sdpalab import MISSION
 from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.registry import get
-from sdpalab.kernels.tuned import source_digest
+from sdpalab.kernels.source import source_digest
 from sdpalab.search.gates import build_gate, count_gate
 from warpsan.gpus import GPUS
 

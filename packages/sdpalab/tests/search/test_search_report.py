@@ -10,7 +10,7 @@ import pytest
 from planted import Landscape, campaign
 from planted_executors import InlineExecutor
 
-from sdpalab.evidence.search_report import knob_effects, search_report
+from sdpalab.evidence.report.search_page import knob_effects, search_report
 from sdpalab.search import Standing
 
 

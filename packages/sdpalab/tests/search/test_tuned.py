@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sdpalab import MISSION, Problem
-from sdpalab.kernels import tuned as tuning
+from sdpalab.evidence.store import lookup
+from sdpalab.evidence.store.lookup import forget, shipped_records
+from sdpalab.evidence.store.record import RecordWarning, StoredRecord
+from sdpalab.evidence.store.tuned import keep_tuned, shared_config, tuned, tuned_config, tuned_entries
 from sdpalab.kernels.registry import get
-from sdpalab.kernels.tuned import (
-    ProblemClass,
-    TunedEntry,
-    TunedWarning,
-    keep_tuned,
-    source_digest,
-    tuned,
-    tuned_groups,
-    tuned_kernel,
-)
+from sdpalab.kernels.source import source_digest
 from sdpalab.search.held_out import held_out
-from warpsan.gpus import GPUS
+from sdpalab.search.tuned import ProblemClass, TunedEntry
 
 FLASH = get("flash")
 CONFIG = {**FLASH.default_config, "BLOCK_M": 32, "BLOCK_N": 32, "SCHEDULE": "stream_k", "NUM_CTAS": 58}
@@ -44,49 +40,73 @@ ENTRY = TunedEntry(
 )
 
 
+L4, H200 = "NVIDIA L4", "NVIDIA H200"
+TUNED = FLASH.default_config.but(**CONFIG)
+
+
 @pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A data folder of the test's own, and nothing shipped."""
     monkeypatch.setenv("SDPALAB_DATA_DIR", str(tmp_path))
-    monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "shipped.json")
-    return tmp_path
+    monkeypatch.setattr(lookup, "evidence_folder", lambda: tmp_path / "shipped")
+    forget()
+    yield tmp_path
+    forget()
 
 
 def test_without_an_entry_the_default_is_the_default() -> None:
-    assert tuned(FLASH, MISSION, "L4") is None
-    assert tuned_kernel(FLASH, MISSION, "L4") is FLASH
-    assert FLASH.config_for(MISSION, "L4") == FLASH.default_config
+    assert tuned(FLASH, MISSION, L4) is None
+    assert tuned_config(FLASH, MISSION, L4) == FLASH.default_config
+    assert tuned_entries(FLASH) == ()
 
 
-def test_plans_for_a_gpu_take_the_tuned_default_and_no_others(own_folder: Path) -> None:
-    assert keep_tuned(ENTRY) == own_folder / "tuned.json"
-    assert FLASH.config_for(MISSION, "L4") == FLASH.default_config.but(**CONFIG)
-    assert FLASH.launch_plan(MISSION, gpu="L4", sms=58) == FLASH.launch_plan(
-        MISSION, FLASH.default_config.but(**CONFIG), sms=58
-    )
-    assert FLASH.launch_plan(MISSION, gpu="L4", sms=58) != FLASH.launch_plan(MISSION, sms=58)
+def test_a_tuned_default_is_for_its_gpu_and_class_only(own_folder: Path) -> None:
+    assert keep_tuned(ENTRY).parent == own_folder / "proofs" / "l4"
+    assert tuned_config(FLASH, MISSION, L4) == TUNED
     for gpu, problem in (
-        ("H200", MISSION),
-        (None, MISSION),
-        ("L4", MISSION.with_(causal=True)),
-        ("L4", Problem(1, 8, 2048, 64)),
+        (H200, MISSION),
+        ("a GPU of another kind", MISSION),
+        (L4, MISSION.with_(causal=True)),
+        (L4, Problem(1, 8, 2048, 64)),
     ):
-        assert FLASH.config_for(problem, gpu) == FLASH.default_config
-    given = FLASH.default_config.but(NUM_STAGES=3)
-    assert FLASH.launch_plan(MISSION, given, gpu="L4") == FLASH.launch_plan(MISSION, given)
-    # A later entry for the same takes its place.
-    keep_tuned(replace(ENTRY, config={**CONFIG, "NUM_STAGES": 4}))
-    assert FLASH.config_for(MISSION, "L4")["NUM_STAGES"] == 4
+        assert tuned_config(FLASH, problem, gpu) == FLASH.default_config
+    assert tuned_entries(FLASH) == (ENTRY,)
+    assert tuned_entries(FLASH, own=False) == ()
+
+
+def test_the_newest_entry_counts(own_folder: Path) -> None:
+    for stages in (3, 4, 3, 4):
+        newest = keep_tuned(replace(ENTRY, config={**CONFIG, "NUM_STAGES": stages}))
+    assert len(list(newest.parent.iterdir())) == 4
+    assert tuned_config(FLASH, MISSION, L4)["NUM_STAGES"] == 4
+    (entry,) = tuned_entries(FLASH)
+    assert entry.config["NUM_STAGES"] == 4
 
 
 def test_an_entry_of_another_source_is_not_used() -> None:
-    keep_tuned(replace(ENTRY, source="f" * 64))
-    assert FLASH.config_for(MISSION, "L4") == FLASH.default_config
+    keep_tuned(ENTRY)
+    keep_tuned(replace(ENTRY, source="f" * 64, config={**CONFIG, "NUM_STAGES": 4}))
+    assert tuned_config(FLASH, MISSION, L4) == TUNED
 
 
 def test_an_entry_that_the_kernel_rejects_is_not_used() -> None:
     keep_tuned(replace(ENTRY, config={**CONFIG, "BLOCK_M": 48}))
-    assert FLASH.config_for(MISSION, "L4") == FLASH.default_config
+    assert tuned_config(FLASH, MISSION, L4) == FLASH.default_config
+
+
+def test_a_shipped_entry_counts_until_the_user_has_one(own_folder: Path) -> None:
+    keep_tuned(ENTRY, own_folder / "shipped")
+    assert tuned_entries(FLASH, own=False) == (ENTRY,)
+    assert tuned_config(FLASH, MISSION, L4) == TUNED
+    keep_tuned(replace(ENTRY, config={**CONFIG, "NUM_STAGES": 4}))
+    assert tuned_config(FLASH, MISSION, L4)["NUM_STAGES"] == 4
+
+
+def test_a_stored_entry_is_for_the_gpu_of_its_record(own_folder: Path) -> None:
+    data = json.loads(keep_tuned(ENTRY).read_text())
+    assert StoredRecord.from_dict(data).tuned == ENTRY
+    with pytest.raises(ValueError, match="the tuned default is not for NVIDIA H200"):
+        StoredRecord.from_dict({**data, "gpu": H200})
 
 
 @pytest.mark.parametrize(
@@ -98,21 +118,19 @@ def test_there_is_no_entry_without_a_full_verdict_or_that_is_slower(change: dict
         replace(ENTRY, **change)
 
 
-def test_a_damaged_file_is_not_used_with_a_warning(own_folder: Path) -> None:
-    (own_folder / "tuned.json").write_text('{"tuned": [{"kernel": "flash"}]}')
-    with pytest.warns(TunedWarning, match="its tuned defaults are not used"):
-        assert FLASH.config_for(MISSION, "L4") == FLASH.default_config
+def test_a_damaged_file_is_not_used_with_a_warning() -> None:
+    path = keep_tuned(ENTRY)
+    path.write_text(path.read_text().replace("4.6", "4.5"))
+    with pytest.warns(RecordWarning, match="sha256 is [0-9a-f]+, and its fields give"):
+        assert tuned_config(FLASH, MISSION, L4) == FLASH.default_config
 
 
-def test_prove_judges_each_problem_with_its_own_default() -> None:
+def test_problems_share_a_tuned_default_or_have_the_default() -> None:
     keep_tuned(ENTRY)
     long = Problem(1, 8, 4096, 64)
-    groups = tuned_groups(FLASH, [MISSION, long], "NVIDIA L4")
-    assert [(kernel.default_config, problems) for kernel, problems in groups] == [
-        (FLASH.default_config.but(**CONFIG), (MISSION,)),
-        (FLASH.default_config, (long,)),
-    ]
-    assert [problems for _, problems in tuned_groups(FLASH, [MISSION, long], "NVIDIA T4")] == [(MISSION, long)]
+    assert shared_config(FLASH, [MISSION, MISSION.with_(seq_q=500, seq_kv=500)], L4) == TUNED
+    assert shared_config(FLASH, [MISSION, long], L4) == FLASH.default_config
+    assert shared_config(FLASH, [MISSION], "NVIDIA T4") == FLASH.default_config
 
 
 @pytest.mark.parametrize("problem", [MISSION, Problem(2, 8, 500, 128, kv_heads=2), Problem(1, 1, 1, 64)])
@@ -124,7 +142,5 @@ def test_held_out_problems_are_others_of_the_same_class(problem: Problem) -> Non
 
 
 def test_shipped_entries_are_of_the_present_source() -> None:
-    shipped = tuning._read(Path(tuning.__file__).with_name("tuned.json"))
-    for entry in shipped:
-        assert entry.gpu in GPUS
+    for entry in shipped_records().tuned:
         assert entry.source == source_digest(get(entry.kernel)), f"tune {entry.kernel} again, or drop its entry"

@@ -9,7 +9,7 @@ import pytest
 
 from sdpalab import Config, Problem, UserError
 from sdpalab.judge.sandbox.sandboxed import SandboxedKernel
-from sdpalab.kernels.tuned import source_digest
+from sdpalab.kernels.source import source_digest
 from sdpalab.search import gates
 from sdpalab.search.space import ConfigSpace
 from sdpalab.search.targets import KernelHolder, searched_kernel

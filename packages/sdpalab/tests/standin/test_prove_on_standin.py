@@ -13,9 +13,9 @@ import pytest
 import torch
 from standin_gpu import HERE, ROOT, StandIn, complaints, prepended
 
-from proof_sample import proof_times
+from certificate_sample import stored_times
 from sdpalab.bugs import replace_once
-from sdpalab.evidence.kept import keep
+from sdpalab.evidence.store.record import keep
 from sdpalab.installation import IMPORT_FOLDERS
 from sdpalab.problem import Problem
 
@@ -96,7 +96,7 @@ def timed(judged: Path, folder: Path, ratios: list[float]) -> Path:
     """A copy of the data folder, with a comparison beside the verdict."""
     data = folder / "data"
     shutil.copytree(judged, data)
-    record = proof_times(ratios, problem=PROBLEM, driver=DRIVER, torch=torch.__version__)
+    record = stored_times(ratios, problem=PROBLEM, driver=DRIVER, torch=torch.__version__)
     keep(record, "times", data / "proofs")
     return data
 

@@ -47,8 +47,8 @@ kernel, problem = KERNELS["hopper"], Problem(1, 2, 70, 64)
 from sdpalab.compile import build
 plan = kernel.launch_plan(problem)
 builds = tuple(build(step.module, "sm_90a") for step in plan.launches)
-found = SimpleNamespace(plan=plan, builds=builds, proof=SimpleNamespace(kernel="hopper", arch="sm_90a"))
-torch_kernels._proven_for = lambda *args: (found, "a test says so")
+found = SimpleNamespace(plan=plan, builds=builds, certificate=SimpleNamespace(kernel="hopper", arch="sm_90a"))
+torch_kernels._certified_for = lambda *args: (found, "a test says so")
 for seed in (0, 1, 2):
     torch.manual_seed(seed)
     # Views into larger tensors: what is launched on must not touch what lies beside.

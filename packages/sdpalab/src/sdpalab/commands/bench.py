@@ -21,7 +21,7 @@ from warpsan.terminal.options import JsonOption
 from warpsan.terminal.tables import show_table, table
 
 if TYPE_CHECKING:
-    from sdpalab.evidence.measured import BenchRecord
+    from sdpalab.evidence.store.measured import BenchRecord
     from sdpalab.kernels.kernel import Config, Kernel
     from sdpalab.measure.benchmark import CudaDevice
     from sdpalab.measure.samples import ClockKind
@@ -65,12 +65,12 @@ def bench(
 ) -> int:
     """Time kernels and peers on the GPU: interleaved, outputs checked, with intervals; also on the slowest inputs."""
     from sdpalab.evidence.environment import current_environment, harness_diff
-    from sdpalab.evidence.measured import bench_record, session_result
-    from sdpalab.evidence.proven import recorded_verdicts
-    from sdpalab.evidence.timings import codes_of
+    from sdpalab.evidence.store.lookup import recorded_verdicts
+    from sdpalab.evidence.store.measured import bench_record, session_result
+    from sdpalab.evidence.store.timings import codes_of
+    from sdpalab.evidence.store.tuned import shared_config
     from sdpalab.inputs import TIMED_KINDS, make_inputs
     from sdpalab.judge.sandbox.sandboxed import compile_for, configured_kernel
-    from sdpalab.kernels.tuned import tuned_config
     from sdpalab.measure.benchmark import benchmark, cuda_device
     from sdpalab.measure.outputs import Outputs
     from sdpalab.measure.peers import peers_named, select
@@ -91,7 +91,7 @@ def bench(
         ]
         device = cuda_device()
         if not settings:
-            kernels = [(loaded, tuned_config(loaded, problems, device.name)) for loaded, _ in kernels]
+            kernels = [(loaded, shared_config(loaded, problems, device.name)) for loaded, _ in kernels]
         executor = _executor(device, needed=bool(kernels))
         for loaded, _ in kernels:
             assert executor is not None, "kernels need an executor"
@@ -106,7 +106,7 @@ def bench(
             judged = [gate.to_dict() for gate in gates]
             record = bench_record(device.name, judged, results, sms=sms, complete=complete, environment=environment)
             if complete or json != "-":
-                write_document(json, record.model_dump(mode="json"), status=status)
+                write_document(json, record.to_dict(), status=status)
             return record
 
         try:
@@ -172,7 +172,7 @@ def bench(
 
 def _keep(record: BenchRecord) -> Path:
     """Store the record in the user's data folder, and return its path."""
-    from sdpalab.evidence.kept import keep, sealed
+    from sdpalab.evidence.store.record import keep, sealed
     from sdpalab.run.driver_version import driver_version
 
     return keep(sealed(gpu=record.gpu, driver=driver_version(), bench=record), "times")

@@ -32,7 +32,7 @@ def compare(
 ) -> int:
     """Verify two bundles and show them side by side; exit 1 if anything that passed in A fails in B."""
     from sdpalab.evidence import ReportData, verify_bundle
-    from sdpalab.evidence.compare_report import render_comparison
+    from sdpalab.evidence.report.page import render_comparison
     from sdpalab.evidence.side_by_side import compare_bundles
 
     console = console_and_subject(json, f"{before}, {after}")

@@ -1,18 +1,25 @@
-"""The JSON document of each command: one envelope, and the command's own content; the schemas derive from these models.
+"""The JSON document of each command: one envelope, and the command's own content.
 
 A document has the fields of :class:`DocumentHead` and, unless the command ended with an ``error`` before its result,
-those of its content. ``scripts/json_schemas.py`` writes the schemas to ``docs/schemas``.
+those of its content. Fields of a record are taken from its class. ``scripts/json_schemas.py`` writes the schemas to
+``docs/schemas``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
-from sdpalab.judge.verdict import Errors, Limits, Status
-from sdpalab.record import ENVELOPE
+from sdpalab.evidence.store.measured import BenchRecord
+from sdpalab.judge.verdict import Verdict
+from sdpalab.record import ENVELOPE, JsonRecord, ProblemField, json_fields
+from sdpalab.search.log import Head
+from sdpalab.search.outcome import Finalist, Trial
 
 __all__ = ["CONTENTS", "SCHEMA", "DocumentHead", "Outcome", "check_document", "json_schema"]
 
@@ -25,7 +32,7 @@ Outcome = Literal["PASSED", "FAILED", "BAD_INPUT", "MACHINE_FAILED", "INTERRUPTE
 
 
 class Content(BaseModel):
-    """Base of the contents: no unknown field."""
+    """The command's own content."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -46,341 +53,186 @@ class DocumentHead(Content):
     error: str
 
 
-class ProblemJson(Content):
-    """See :class:`sdpalab.problem.Problem`."""
-
-    batch: int
-    heads: int
-    seq_q: int
-    head_dim: int
-    kv_heads: int
-    seq_kv: int
-    dtype: str
-    causal: bool
-    scale: float
-    window_size: list[int] | None = None
-    softcap: float = 0.0
-    kv_lengths: list[int] | None = None
-    attn_mask: str = ""
-    alibi_slopes: bool = False
-    sinks: bool = False
-    q_lengths: list[int] | None = None
-    bottom_right: bool = False
-    head_dim_v: int = 0
-    task: str = "forward"
-
-
-class CaseJson(Content):
-    """See :class:`sdpalab.judge.verdict.Case`."""
-
-    name: str
-    problem: ProblemJson
-    inputs: str
-    seed: int
-    status: Status
-    reason: str
-    errors: Errors | None
-    limits: Limits | None
-    digests: dict[str, str]
-    run: Json
-    original_contract: bool | None
-    figures: dict[str, Json] = {}
-
-
-class JudgeContent(Content):
-    """A :class:`sdpalab.judge.verdict.Verdict`; ``bundle``, ``report`` and ``junit`` are paths, if any.
-
-    ``diagnosis`` is a :class:`sdpalab.judge.diagnose.summary.FailureSummary`, ``algebra`` has each
-    :class:`sdpalab.judge.algebra.outcome.AlgebraCase`, ``covers`` is present for PASSED, and ``confinement``
-    (``namespaces`` or ``processes``) if a case ran.
-    """
-
-    kernel: str
-    config: str
-    device: str
-    level: str
-    seed: int
-    passed: bool
-    reason: str
-    original_contract: int
-    cases: list[CaseJson]
-    unjudged: list[str]
-    algebra: list[Json] = []
-    covers: list[str] = []
-    confinement: str = ""
-    diagnosis: Json
-    bundle: str = ""
-    report: str = ""
-    junit: str = ""
-
-
-class SetAsideJson(Content):
-    """Host code beside the kernels, which is not compiled; see :class:`sdpalab.compile.SetAside`."""
-
-    functions: list[str]
-    headers: list[str]
-    declarations: list[str]
-
-
-class BuildContent(Content):
-    """``problem``: None for a file with its launch file."""
-
-    kernel: str
-    config: str
-    arch: str
-    problem: ProblemJson | None
-    ok: bool
-    builds: list[Json]
-    set_aside: SetAsideJson | None = None
-
-
-class BuildAllContent(Content):
-    arch: str
-    cache: str
-    ok: bool
-    modules: int
-    compiled: int
-    kernels: list[Json]
-    skipped: list[str]
-
-
-class ReproContent(Content):
-    passed: bool
-    bundle: str
-    report: str
-    seconds: float
-    skipped: dict[str, str]
-    unjudged: list[str]
-    attempts: list[Json]
-
-
-class SanitizeContent(Content):
-    """See :class:`sdpalab.run.sanitize.Sanitized`; ``groups`` are the hazards by kind and pair of source lines."""
-
-    target: str
-    config: str
-    device: str
-    clean: bool
-    cases: list[str]
-    runs: list[str]
-    hazards: list[Json]
-    groups: list[Json]
-    unused_suppressions: list[str]
-    notes: list[str]
-    set_aside: SetAsideJson | None = None
-
-
-class RunContent(Content):
-    """See :class:`warpsan.program.ProgramOutcome`; ``hazards`` are by kind and pair of source lines, ``problems`` the
-    calls that failed or are not modelled."""
-
-    program: list[str]
-    gpu: str
-    exit_code: int
-    launches: int
-    operations: int
-    clean: bool
-    hazards: list[Json]
-    problems: list[str]
-    notes: list[str]
-    captured: list[str]
-
-
-class BenchContent(Content):
-    """See :class:`sdpalab.evidence.measured.BenchRecord`."""
-
-    record: str
-    format: int
-    kind: str
-    gpu: str
-    sms: int | None
-    complete: bool
-    when: str
-    environment: Json
-    judged: list[Json]
-    results: list[Json]
-    worst: list[Json]
-
-
-class ProfileContent(Content):
-    kind: str
-    gpu: str
-    sms: int
-    kernel: str
-    config: str
-    problem: ProblemJson
-    l2: str
-    judged: Json
-    launches: list[Json]
-
-
-class SimulatedProfileContent(Content):
-    """``profile --device sim``, without measured figures. ``kinds`` describes the compiled, simulated and modelled
-    figures of ``launches``; ``modelled`` is the time of the plan, None for the reason ``not_modelled``; ``by_inputs``
-    has the times on other inputs and the worst (:class:`sdpalab.model.worst.TimesByInputs`), and None for a file;
-    ``page`` is a path, if a page was written. For a file with its launch file ``kernel`` is its name, and ``problem``
-    None."""
-
-    measured: Literal[False]
-    kinds: dict[str, str]
-    gpu: str
-    arch: str
-    kernel: str
-    config: str
-    problem: ProblemJson | None
-    launches: list[Json]
-    modelled: Json | None
-    by_inputs: Json | None
-    not_modelled: str
-    pictures: list[Json]
-    page: str
-    set_aside: SetAsideJson | None = None
-
-
-class ProveContent(Content):
-    machine: Json
-    folder: str
-    attempts: list[Json]
-    times: list[str]
-    skipped: list[str]
-    choices: list[Json]
-
-
-class TuneContent(Content):
-    head: Json
-    kind: str
-    trials: list[Json]
-    finalists: list[Json]
-    front: list[int]
-    winners: dict[str, int]
-    stopped: str
-    notes: list[str]
-    log: str
-
-
-class TorchMatrixContent(Content):
-    kernel: str
-    base: str | None
-    conclusion: str
-    sentence: str
-    contract: Json
-    rows: list[Json]
-
-
-class LaunchContent(Content):
-    """``launches``: entry and hazards of each; ``wrong``: unexpected buffers; ``out``: a folder."""
-
-    launches: list[Json]
-    wrong: list[str]
-    stopped: str
-    out: str
-
-
-class CountersContent(Content):
-    launches: list[Json]
-    pictures: list[Json]
-
-
-class ExplainContent(Content):
-    kinds: list[dict[str, str]]
-
-
-class InstructionsContent(Content):
-    opcode: str
-    executed: bool
-    forms: list[dict[str, str]]
-
-
-class SpeedOfLightContent(Content):
-    problem: ProblemJson
-    precision: str
-    target_us: float | None
-    gpus: list[Json]
-
-
-class VerifyContent(Content):
-    bundle: str
-    accepted: bool
-    findings: list[str]
-    summary: list[str]
-    signer: str | None
-
-
-class ReportContent(Content):
-    bundle: str
-    accepted: bool
-    findings: list[str]
-    report: str | None
-
-
-class CompareContent(Content):
-    """``a``, ``b``: each bundle, whether it verifies, and the findings; ``kernels`` have pairs in the order ``a``,
-    ``b``.
-
-    See :class:`sdpalab.evidence.side_by_side.KernelChange`. Without two accepted bundles there is no comparison.
-    """
-
-    a: Json
-    b: Json
-    kernels: list[Json]
-    environment: list[Json]
-    regressions: list[str]
-    report: str | None
-
-
-class SearchReportContent(Content):
-    log: str
-    damaged: list[str]
-    report: str
-
-
-class KernelsContent(Content):
-    kernels: list[Json]
-
-
-class DoctorContent(Content):
-    ready: bool
-    checks: list[Json]
-
-
-class CampaignContent(Content):
-    """``record``: the record in ``evidence/``."""
-
-    record: Json
-
-
-class NewContent(Content):
-    """``files``: the written files in reading order; ``next``: the next command."""
-
-    files: list[str]
-    next: str
-
-
-CONTENTS: Mapping[str, tuple[type[Content], ...]] = {
-    "repro": (ReproContent,),
-    "kernels": (KernelsContent,),
-    "doctor": (DoctorContent,),
-    "new": (NewContent,),
-    "build": (BuildContent, BuildAllContent),
-    "judge": (JudgeContent, CampaignContent),
-    "sanitize": (SanitizeContent,),
-    "run": (RunContent,),
-    "capture": (RunContent,),
-    "launch": (LaunchContent,),
-    "counters": (CountersContent,),
-    "explain": (ExplainContent,),
-    "instructions": (InstructionsContent,),
-    "speed-of-light": (SpeedOfLightContent,),
-    "bench": (BenchContent,),
-    "profile": (ProfileContent, SimulatedProfileContent),
-    "tune": (TuneContent,),
-    "prove": (ProveContent,),
-    "torch-matrix": (TorchMatrixContent,),
-    "report": (ReportContent, SearchReportContent),
-    "compare": (CompareContent,),
-    "verify": (VerifyContent,),
-    "campaign": (CampaignContent,),
-    "sdpalab": (),
+def _content(about: str = "", /, *, of: type[JsonRecord] | None = None, **fields: Any) -> type[Content]:
+    """A content with ``fields``, by their types, or types and defaults, beside those of the record class ``of``."""
+    recorded = {name: field for name, field in json_fields(of).items() if name not in ENVELOPE} if of else {}
+    given = {name: field if isinstance(field, tuple) else (field, ...) for name, field in fields.items()}
+    definitions: Any = {**recorded, **given}
+    doc = about or (of.__doc__ if of else Content.__doc__)
+    model: type[Content] = create_model("Content", __base__=Content, __doc__=doc, **definitions)
+    return model
+
+
+_SET_ASIDE = create_model(
+    "SetAside", __base__=Content, functions=(list[str], ...), headers=(list[str], ...), declarations=(list[str], ...)
+)
+"""Host code beside the kernels, which is not compiled: :class:`warpsan.build.SetAside`."""
+_OPTIONAL_SET_ASIDE = (_SET_ASIDE | None, None)
+
+_JUDGE = _content(
+    "A :class:`sdpalab.judge.verdict.Verdict`; ``bundle``, ``report`` and ``junit`` are paths, if any. ``diagnosis`` "
+    "is a :class:`sdpalab.judge.diagnose.summary.FailureSummary`.",
+    of=Verdict,
+    diagnosis=Json,
+    unjudged=tuple[str, ...],
+    bundle=(str, ""),
+    report=(str, ""),
+    junit=(str, ""),
+)
+_RUN = _content(
+    "See :class:`warpsan.program.ProgramOutcome`; ``hazards`` are by kind and pair of source lines, ``problems`` the "
+    "calls that failed or are not modelled.",
+    program=list[str],
+    gpu=str,
+    exit_code=int,
+    launches=int,
+    operations=int,
+    clean=bool,
+    hazards=list[Json],
+    problems=list[str],
+    notes=list[str],
+    captured=list[str],
+)
+_CAMPAIGN = _content("``record``: the record in ``evidence/``.", record=Json)
+
+CONTENTS: Mapping[str, Sequence[type[Content]]] = {
+    "repro": [
+        _content(
+            passed=bool,
+            bundle=str,
+            report=str,
+            seconds=float,
+            skipped=dict[str, str],
+            unjudged=list[str],
+            attempts=list[Json],
+        )
+    ],
+    "kernels": [_content(kernels=list[Json])],
+    "doctor": [_content(ready=bool, checks=list[Json])],
+    "new": [
+        _content(
+            "``files``: the written files in reading order; ``next``: the next command.", files=list[str], next=str
+        )
+    ],
+    "build": [
+        _content(
+            "``problem``: None for a file with its launch file.",
+            kernel=str,
+            config=str,
+            arch=str,
+            problem=ProblemField | None,
+            ok=bool,
+            builds=list[Json],
+            set_aside=_OPTIONAL_SET_ASIDE,
+        ),
+        _content(arch=str, cache=str, ok=bool, modules=int, compiled=int, kernels=list[Json], skipped=list[str]),
+    ],
+    "judge": [_JUDGE, _CAMPAIGN],
+    "sanitize": [
+        _content(
+            "See :class:`sdpalab.run.sanitize.Sanitized`; ``groups`` are the hazards by kind and pair of source lines.",
+            target=str,
+            config=str,
+            device=str,
+            clean=bool,
+            cases=list[str],
+            runs=list[str],
+            hazards=list[Json],
+            groups=list[Json],
+            unused_suppressions=list[str],
+            notes=list[str],
+            set_aside=_OPTIONAL_SET_ASIDE,
+        )
+    ],
+    "run": [_RUN],
+    "capture": [_RUN],
+    "launch": [
+        _content(
+            "``launches``: entry and hazards of each; ``wrong``: unexpected buffers; ``out``: a folder.",
+            launches=list[Json],
+            wrong=list[str],
+            stopped=str,
+            out=str,
+        )
+    ],
+    "counters": [_content(launches=list[Json], pictures=list[Json])],
+    "explain": [_content(kinds=list[dict[str, str]])],
+    "instructions": [_content(opcode=str, executed=bool, forms=list[dict[str, str]])],
+    "speed-of-light": [_content(problem=ProblemField, precision=str, target_us=float | None, gpus=list[Json])],
+    "bench": [_content(of=BenchRecord)],
+    "profile": [
+        _content(
+            kind=str,
+            gpu=str,
+            sms=int,
+            kernel=str,
+            config=str,
+            problem=ProblemField,
+            l2=str,
+            judged=Json,
+            launches=list[Json],
+        ),
+        _content(
+            "``profile --device sim``, without measured figures. ``kinds`` describes the compiled, simulated and "
+            "modelled figures of ``launches``; ``modelled`` is the time of the plan, None for the reason "
+            "``not_modelled``; ``by_inputs`` has the times on other inputs and the worst "
+            "(:class:`sdpalab.model.worst.TimesByInputs`), and None for a file; ``page`` is a path, if a page was "
+            "written. For a file with its launch file ``kernel`` is its name, and ``problem`` None.",
+            measured=Literal[False],
+            kinds=dict[str, str],
+            gpu=str,
+            arch=str,
+            kernel=str,
+            config=str,
+            problem=ProblemField | None,
+            launches=list[Json],
+            modelled=Json | None,
+            by_inputs=Json | None,
+            not_modelled=str,
+            pictures=list[Json],
+            page=str,
+            set_aside=_OPTIONAL_SET_ASIDE,
+        ),
+    ],
+    "tune": [
+        _content(
+            head=Head,
+            kind=str,
+            trials=list[Trial],
+            finalists=list[Finalist],
+            front=list[int],
+            winners=dict[str, int],
+            stopped=str,
+            notes=list[str],
+            log=str,
+        )
+    ],
+    "prove": [
+        _content(machine=Json, folder=str, attempts=list[Json], times=list[str], skipped=list[str], choices=list[Json])
+    ],
+    "torch-matrix": [
+        _content(kernel=str, base=str | None, conclusion=str, sentence=str, contract=Json, rows=list[Json])
+    ],
+    "report": [
+        _content(bundle=str, accepted=bool, findings=list[str], report=str | None),
+        _content(log=str, damaged=list[str], report=str),
+    ],
+    "compare": [
+        _content(
+            "``a``, ``b``: each bundle, whether it verifies, and the findings; ``kernels`` have pairs in the order "
+            "``a``, ``b``. See :class:`sdpalab.evidence.side_by_side.KernelChange`. Without two accepted bundles there "
+            "is no comparison.",
+            a=Json,
+            b=Json,
+            kernels=list[Json],
+            environment=list[Json],
+            regressions=list[str],
+            report=str | None,
+        )
+    ],
+    "verify": [_content(bundle=str, accepted=bool, findings=list[str], summary=list[str], signer=str | None)],
+    "campaign": [_CAMPAIGN],
+    "sdpalab": [],
 }
 """Contents of each command's document beside the envelope; ``judge --self-test`` is a campaign. ``sdpalab`` is the key
 of a line without a command, whose document always has an error."""
@@ -400,13 +252,7 @@ def check_document(document: Mapping[str, Any]) -> None:
     if checked.schema_ != SCHEMA.format(command=checked.command):
         raise ValueError(f"schema {checked.schema_} of a document of {checked.command}")
     if content or not checked.error:
-        import json
-
-        kinds: Any = CONTENTS[checked.command]
-        union: Any = kinds[0]
-        for kind in kinds[1:]:
-            union = union | kind
-        TypeAdapter(union).validate_json(json.dumps(content))
+        TypeAdapter(reduce(or_, CONTENTS[checked.command])).validate_json(json.dumps(content))
 
 
 def json_schema(command: str) -> Json:
@@ -419,6 +265,9 @@ def json_schema(command: str) -> Json:
     for kind in CONTENTS[command]:
         content = kind.model_json_schema()
         definitions |= content.pop("$defs", {})
+        for field in content["properties"].values():
+            if "default" in field and field["default"] is None:
+                del field["default"]  # an absent field is no null
         shapes.append(
             {
                 "type": "object",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from sdpalab.evidence.store.tuned import tuned_entries
 from sdpalab.kernels.kernel import Config, Kernel
-from sdpalab.kernels.tuned import entries_of
 from sdpalab.problem import DTYPES, Problem
 from warpsan.terminal.invocation import console_and_subject, write_document
 from warpsan.terminal.options import JsonOption
@@ -67,7 +67,7 @@ def describe(kernel: Kernel) -> dict[str, Any]:
         "head_dims": sorted({dim for _, dim in computes}),
         "knobs": dict(kernel.default_config),
         "configurations": len(kernel.configs),
-        "tuned": [{"sentence": entry.sentence, **entry.to_dict()} for entry in entries_of(kernel)],
+        "tuned": [{"sentence": entry.sentence, **entry.to_dict()} for entry in tuned_entries(kernel)],
         "min_arch": f"sm_{kernel.min_arch}",
         "numerics": {
             "accumulate": _either(numerics.accumulate for numerics in declared),

@@ -127,7 +127,7 @@ def _profile_on_gpu(
     include_dirs: Sequence[Path],
 ) -> int:
     """Profile one run of the plan with Nsight Compute; clocks are left unchanged."""
-    from sdpalab.evidence.proven import recorded_verdicts
+    from sdpalab.evidence.store.lookup import recorded_verdicts
     from sdpalab.judge.sandbox.sandboxed import compile_for, configured_kernel
     from sdpalab.measure.benchmark import cuda_device
     from sdpalab.measure.timing_gate import judge_for_timing

@@ -18,7 +18,7 @@ from sdpalab.commands.options import LevelOption, SeedOption, shapes
 from sdpalab.commands.problem_options import ProblemOptions, problems_of
 from sdpalab.commands.progress import CaseProgress
 from sdpalab.errors import UserError
-from sdpalab.evidence.prove import ProofAttempt, ProofObserver
+from sdpalab.evidence.prove import ProveAttempt, ProveObserver
 from sdpalab.judge.verdict import Case
 from sdpalab.problem import Problem
 from warpsan.terminal.console import conclude, progress_console, verdict_text
@@ -26,8 +26,8 @@ from warpsan.terminal.invocation import OUTCOMES, console_and_subject, write_doc
 from warpsan.terminal.options import JsonOption, at_least
 
 if TYPE_CHECKING:
-    from sdpalab.evidence.choice import GpuPlatform
-    from sdpalab.evidence.kept import SampledRecord
+    from sdpalab.evidence.store.choice import GpuPlatform
+    from sdpalab.evidence.store.record import SampledRecord
     from sdpalab.measure.session import MeasuredSession
 
 __all__ = ["prove"]
@@ -57,7 +57,7 @@ def prove(
     json: JsonOption = None,
 ) -> int:
     """Judge kernels on this GPU, and store the verdicts: the op runs a kernel if verdict and time allow it."""
-    from sdpalab.evidence import prove as proofs
+    from sdpalab.evidence.prove import prove as prove_kernels
     from sdpalab.judge.cases import LEVELS
 
     console = console_and_subject(json, ", ".join(kernel or ()))
@@ -65,13 +65,13 @@ def prove(
     if level not in LEVELS:
         raise UserError(f"--level takes {' or '.join(LEVELS)}, not {level!r}")
     at_least("--seed", seed, 0)
-    result = proofs.prove(
-        kernel or (), problems, time=time, seconds=seconds, level=level, seed=seed, observer=_PrintedProof(console)
+    result = prove_kernels(
+        kernel or (), problems, time=time, seconds=seconds, level=level, seed=seed, observer=_Printed(console)
     )
     for reason in result.skipped:
         console.print(f"skipped: {reason}", soft_wrap=True)
     for problem, choice in result.choices.items():
-        runs = choice.kernel.proof.kernel if choice.kernel else "torch"
+        runs = choice.kernel.certificate.kernel if choice.kernel else "torch"
         line = f"{problem.label}: scaled_dot_product_attention runs {runs}: {choice.reason}"
         conclude(console, verdict_text(True if choice.kernel else None, line))
     code = 0 if result.passed else 3 if result.machine_failed else 1
@@ -81,7 +81,7 @@ def prove(
 
 def _problems(texts: Sequence[str] | None, file: Path | None, described: ProblemOptions) -> tuple[Problem, ...]:
     """The distinct problems to prove: the shapes, with the options, and then those of the file."""
-    from sdpalab.evidence.workload import read_workload
+    from sdpalab.evidence.store.workload import read_workload
 
     if file is not None and described.given and not texts:
         names = " and ".join(f"--{name.replace('_', '-')}" for name in described.given)
@@ -92,7 +92,7 @@ def _problems(texts: Sequence[str] | None, file: Path | None, described: Problem
     return tuple(dict.fromkeys([*problems, *listed]))
 
 
-class _PrintedProof(ProofObserver):
+class _Printed(ProveObserver):
     """Prints each step."""
 
     def __init__(self, console: Console) -> None:
@@ -109,7 +109,7 @@ class _PrintedProof(ProofObserver):
         with CaseProgress(f"judging {kernel}") as progress:
             yield progress.started, progress.finished
 
-    def judged(self, attempt: ProofAttempt) -> None:
+    def judged(self, attempt: ProveAttempt) -> None:
         if attempt.verdict is None:
             line = f"{attempt.kernel.name}: no verdict: {attempt.failure}"
             self._console.print(verdict_text(False, line), soft_wrap=True)
@@ -118,15 +118,15 @@ class _PrintedProof(ProofObserver):
         if not attempt.verdict.passed:
             self._console.print(attempt.verdict.reason, soft_wrap=True)
 
-    def sampled(self, attempt: ProofAttempt, record: SampledRecord) -> None:
+    def sampled(self, attempt: ProveAttempt, record: SampledRecord) -> None:
         about = f"{attempt.kernel.name}: {record.problem.label} has the code of {record.small.label}"
         line = f"{about}; {record.rows} rows of each head: {record.wrong or 'right'}"
         self._console.print(verdict_text(not record.wrong, line), soft_wrap=True)
 
-    def not_sampled(self, attempt: ProofAttempt, problem: Problem, reason: str) -> None:
+    def not_sampled(self, attempt: ProveAttempt, problem: Problem, reason: str) -> None:
         self._console.print(f"{problem.label} is not proven for {attempt.kernel.name}: {reason}", soft_wrap=True)
 
-    def kept(self, path: Path) -> None:
+    def stored(self, path: Path) -> None:
         self._console.print(f"kept in {path}", soft_wrap=True)
 
     @contextmanager

@@ -58,7 +58,7 @@ def report(
 
 def _search(console: Console, log: Path, out: Path | None, json: str | None) -> int:
     """Generate the report of a search."""
-    from sdpalab.evidence.search_report import search_report
+    from sdpalab.evidence.report.search_page import search_report
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

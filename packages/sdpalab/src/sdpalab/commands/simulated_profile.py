@@ -168,7 +168,7 @@ def _profile(
     hint: str,
     by_inputs: Callable[[ModelledTime], TimesByInputs] | None = None,
 ) -> int:
-    from sdpalab.evidence.profile_page import render_profile_page
+    from sdpalab.evidence.report.profile_page import render_profile_page
     from sdpalab.profile.simulated_profile import simulated_profile
     from warpsan import SimError
     from warpsan.profile import AccessRecorder, access_pictures

@@ -171,7 +171,7 @@ def _print(console: Console, result: TuneResult) -> None:
 
 def _use(console: Console, result: TuneResult, keep: bool) -> None:
     """Report the winner, and store it as the tuned default."""
-    from sdpalab.kernels.tuned import keep_tuned
+    from sdpalab.evidence.store.tuned import keep_tuned
 
     kind = "modelled" if result.head.clock == "modelled" else "measured"
     default = result.default

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sdpalab.evidence.built import BuiltModule, built_module
     from sdpalab.evidence.bundle import BundleWriter, WrittenBundle, verify_bundle
-    from sdpalab.evidence.report import render_report
-    from sdpalab.evidence.report_data import ReportData
-    from sdpalab.evidence.store import ArrayStore
+    from sdpalab.evidence.report.data import ReportData
+    from sdpalab.evidence.report.page import render_report
+    from sdpalab.evidence.store.files import ArrayStore
     from sdpalab.evidence.verifier.findings import Outcome
 
 __all__ = [
@@ -45,14 +45,14 @@ __all__ = [
 ]
 
 _HOME = {
-    "ArrayStore": "store",
+    "ArrayStore": "store.files",
     "BuiltModule": "built",
     "BundleWriter": "bundle",
     "Outcome": "verifier.findings",
-    "ReportData": "report_data",
+    "ReportData": "report.data",
     "WrittenBundle": "bundle",
     "built_module": "built",
-    "render_report": "report",
+    "render_report": "report.page",
     "verify_bundle": "bundle",
 }
 

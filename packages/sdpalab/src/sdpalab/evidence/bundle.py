@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence.built import BuiltModule
 from sdpalab.evidence.environment import current_environment, harness_diff
-from sdpalab.evidence.records import SOURCES, AttemptRecord, Figure, FigureKind, FloorRecord, Record, leaves_folder
-from sdpalab.evidence.store import ArrayStore, write_atomically
+from sdpalab.evidence.records import SOURCES, AttemptRecord, Figure, FigureKind, FloorRecord, leaves_folder
+from sdpalab.evidence.store.files import ArrayStore, write_atomically
 from sdpalab.evidence.verifier.archive import FORMAT, NotABundleError, canonical, manifest_digest, pack, read
 from sdpalab.evidence.verifier.assemble import assembled
 from sdpalab.evidence.verifier.findings import MALFORMED, Outcome
@@ -27,6 +27,7 @@ from sdpalab.evidence.verifier.main import verify_members
 from sdpalab.judge.verdict import Verdict
 from sdpalab.measure import PUBLISHED_MISSION_US, feasibility, floors, gpu_named
 from sdpalab.problem import MISSION
+from sdpalab.record import JsonRecord
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -158,13 +159,13 @@ class BundleWriter:
         """
         if not self._attempts:
             raise ValueError("a bundle needs at least one attempt")
-        from sdpalab.evidence.report import render_report
-        from sdpalab.evidence.report_data import ReportData
+        from sdpalab.evidence.report.data import ReportData
+        from sdpalab.evidence.report.page import render_report
 
         try:
             self._drop_arrays_of_no_case()
             self._put("environment.json", _json(self.environment))
-            self._put("floors.json", canonical({"gpus": [f.model_dump(mode="json") for f in mission_floors()]}))
+            self._put("floors.json", canonical({"gpus": [f.to_dict() for f in mission_floors()]}))
             self._put("verify.py", assembled().encode())
             if self._diff:
                 self._put("harness.diff", self._diff.encode())
@@ -326,8 +327,8 @@ def _report_finding(members: Mapping[str, bytes]) -> str:
 
     The report depends on the records, this source, and the packages that render it.
     """
-    from sdpalab.evidence.report import render_report
-    from sdpalab.evidence.report_data import ReportData
+    from sdpalab.evidence.report.data import ReportData
+    from sdpalab.evidence.report.page import render_report
 
     manifest = json.loads(members["manifest.yaml"])
     try:
@@ -364,5 +365,5 @@ def _clean(value: Any) -> Any:
     return value
 
 
-def _json(record: Record) -> bytes:
-    return canonical(record.model_dump(mode="json"))
+def _json(record: JsonRecord) -> bytes:
+    return canonical(record.to_dict())

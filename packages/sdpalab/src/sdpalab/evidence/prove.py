@@ -10,18 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdpalab.errors import MachineError, UserError
-from sdpalab.evidence.choice import Choice, GpuPlatform, choose, forget
-from sdpalab.evidence.folders import proofs_folder
-from sdpalab.evidence.kept import KeptRecord, SampledRecord, check_writable, keep, sealed
-from sdpalab.evidence.proven import exactness_reason
+from sdpalab.evidence.store.certificate import exactness_reason
+from sdpalab.evidence.store.choice import Choice, GpuPlatform, choose
+from sdpalab.evidence.store.folders import records_folder
+from sdpalab.evidence.store.lookup import forget
+from sdpalab.evidence.store.record import SampledRecord, StoredRecord, check_writable, keep, sealed
+from sdpalab.evidence.store.tuned import tuned_config
 from sdpalab.inputs import TIMED_KINDS, make_inputs
 from sdpalab.judge.cases import LEVELS, cases_for
 from sdpalab.judge.same_code import cases_with_same_code
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels import equivalent
-from sdpalab.kernels.kernel import Kernel
+from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.registry import KERNELS, get, needs
-from sdpalab.kernels.tuned import tuned_groups
 from sdpalab.kernels.userfile import is_user_file
 from sdpalab.problem import MISSION, Problem
 
@@ -31,14 +32,15 @@ if TYPE_CHECKING:
     from sdpalab.measure.session import MeasuredSession
     from sdpalab.run import GpuExecutor
 
-__all__ = ["ProofAttempt", "ProofObserver", "ProofResult", "prove"]
+__all__ = ["ProveAttempt", "ProveObserver", "ProveResult", "prove"]
 
 
 @dataclass
-class ProofAttempt:
-    """Result of one kernel: its supported problems, its verdict, the sampled large problems, and its record."""
+class ProveAttempt:
+    """Result of one kernel and configuration: the problems, the verdict, the sampled large problems, and the record."""
 
     kernel: Kernel
+    config: Config
     problems: tuple[Problem, ...]
     verdict: Verdict | None = None
     failure: str = ""
@@ -61,13 +63,13 @@ class ProofAttempt:
             "kernel": self.kernel.name,
             "status": self.verdict.status.value if self.verdict else "NOT JUDGED",
             "reason": self.verdict.reason if self.verdict else self.failure,
-            "sampled": [each.model_dump(mode="json") for each in self.sampled],
+            "sampled": [each.to_dict() for each in self.sampled],
             "record": str(self.record) if self.record else None,
         }
 
 
 @dataclass(frozen=True)
-class ProofResult:
+class ProveResult:
     """The outcome of :func:`prove`.
 
     Attributes
@@ -75,7 +77,7 @@ class ProofResult:
     machine : GpuPlatform
     folder : Path
         Folder of the records.
-    attempts : tuple of ProofAttempt
+    attempts : tuple of ProveAttempt
     times : tuple of Path
         Records of times, one for each problem that a kernel passed.
     timed : bool
@@ -88,7 +90,7 @@ class ProofResult:
 
     machine: GpuPlatform
     folder: Path
-    attempts: tuple[ProofAttempt, ...]
+    attempts: tuple[ProveAttempt, ...]
     times: tuple[Path, ...]
     timed: bool
     skipped: tuple[str, ...]
@@ -116,7 +118,7 @@ class ProofResult:
             "choices": [
                 {
                     "problem": problem.to_dict(),
-                    "kernel": choice.kernel.proof.kernel if choice.kernel else None,
+                    "kernel": choice.kernel.certificate.kernel if choice.kernel else None,
                     "reason": choice.reason,
                 }
                 for problem, choice in self.choices.items()
@@ -124,7 +126,7 @@ class ProofResult:
         }
 
 
-class ProofObserver:
+class ProveObserver:
     """Progress of :func:`prove`; a subclass overrides the steps that it shows."""
 
     def begun(self, machine: GpuPlatform, folder: Path) -> None:
@@ -135,17 +137,17 @@ class ProofObserver:
         """Context during which a kernel is judged: the judge's ``on_start`` and ``progress``."""
         yield None, None
 
-    def judged(self, attempt: ProofAttempt) -> None:
+    def judged(self, attempt: ProveAttempt) -> None:
         """A kernel has a verdict, or a failure with the reason."""
 
-    def sampled(self, attempt: ProofAttempt, record: SampledRecord) -> None:
+    def sampled(self, attempt: ProveAttempt, record: SampledRecord) -> None:
         """A large problem was launched, and its output was checked."""
 
-    def not_sampled(self, attempt: ProofAttempt, problem: Problem, reason: str) -> None:
+    def not_sampled(self, attempt: ProveAttempt, problem: Problem, reason: str) -> None:
         """A large problem could not be launched."""
 
-    def kept(self, path: Path) -> None:
-        """A record was kept."""
+    def stored(self, path: Path) -> None:
+        """A record was stored."""
 
     @contextmanager
     def timing(self, problem: Problem, inputs: str) -> Iterator[None]:
@@ -167,8 +169,8 @@ def prove(
     seconds: float = 10.0,
     level: str = "quick",
     seed: int = 0,
-    observer: ProofObserver | None = None,
-) -> ProofResult:
+    observer: ProveObserver | None = None,
+) -> ProveResult:
     """Judge and time kernels on this machine's GPU, and keep the records; the op runs a kernel if its records allow it.
 
     Parameters
@@ -185,12 +187,12 @@ def prove(
     level : {"quick", "full"}
     seed : int
         Public seed of the judge's inputs, not negative.
-    observer : ProofObserver, optional
+    observer : ProveObserver, optional
         Called at each step.
 
     Returns
     -------
-    ProofResult
+    ProveResult
 
     Raises
     ------
@@ -200,7 +202,7 @@ def prove(
     MachineError
         If records cannot be kept, or the driver fails.
     """
-    watch = observer or ProofObserver()
+    watch = observer or ProveObserver()
     if level not in LEVELS:
         raise UserError(f"level is {' or '.join(LEVELS)}, not {level!r}")
     if not problems:
@@ -214,8 +216,8 @@ def prove(
     times, timed = _time(watch, attempts, problems, executor, machine, seconds) if time else ([], True)
     forget()
     choices = {problem: choose(problem, machine) for problem in problems}
-    return ProofResult(
-        machine, proofs_folder(), tuple(attempts), tuple(times), timed, tuple(dict.fromkeys(skipped)), choices
+    return ProveResult(
+        machine, records_folder(), tuple(attempts), tuple(times), timed, tuple(dict.fromkeys(skipped)), choices
     )
 
 
@@ -256,7 +258,7 @@ def _open() -> tuple[GpuExecutor, GpuPlatform]:
 
 def _attempts(
     named: Sequence[Kernel], problems: Sequence[Problem], executor: GpuExecutor
-) -> tuple[list[ProofAttempt], list[str]]:
+) -> tuple[list[ProveAttempt], list[str]]:
     """Each kernel with its supported problems, and the reasons why others are skipped.
 
     Raises
@@ -282,15 +284,18 @@ def _attempts(
             raise UserError(wrong[0])
         skipped += wrong
         taken = tuple(problem for problem in problems if reasons[problem] is None)
-        attempts += [ProofAttempt(tuned, group) for tuned, group in tuned_groups(kernel, taken, executor.device)]
+        groups: dict[Config, list[Problem]] = {}
+        for problem in taken:
+            groups.setdefault(tuned_config(kernel, problem, executor.device), []).append(problem)
+        attempts += [ProveAttempt(kernel, config, tuple(group)) for config, group in groups.items()]
     if not attempts:
         raise UserError(f"no kernel can be proven for these shapes on {executor.device}: {'; '.join(skipped)}")
     return attempts, skipped
 
 
 def _judge(
-    watch: ProofObserver,
-    attempt: ProofAttempt,
+    watch: ProveObserver,
+    attempt: ProveAttempt,
     executor: GpuExecutor,
     machine: GpuPlatform,
     level: str,
@@ -299,12 +304,12 @@ def _judge(
     """Judge a kernel on all its problems, and keep the result, passed or failed."""
     from sdpalab.judge import judge_candidate
 
-    kernel = attempt.kernel
-    small = small_ones(attempt.problems, kernel, machine.sms)
+    kernel, config = attempt.kernel, attempt.config
+    small = small_ones(attempt.problems, kernel, config, machine.sms)
     large = [problem for problem, judged in small.items() if judged != problem]
     specs = [
         *cases_for(level, small.values(), seed=seed),
-        *cases_with_same_code(kernel, None, large, sms=machine.sms).specs,
+        *cases_with_same_code(kernel, config, large, sms=machine.sms).specs,
     ]
     try:
         with watch.judging(kernel.name) as (on_start, progress):
@@ -313,7 +318,7 @@ def _judge(
                 list({spec.name: spec for spec in specs}.values()),
                 device="gpu",
                 arch=executor.arch,
-                config={name: str(value) for name, value in kernel.default_config.items()},
+                config={name: str(value) for name, value in config.items()},
                 level=level,
                 seed=seed,
                 progress=progress,
@@ -327,28 +332,28 @@ def _judge(
     if attempt.verdict.passed:
         for problem in large:
             try:
-                record = sample(kernel, problem, small[problem], executor)
+                record = sample(kernel, config, problem, small[problem], executor)
             except MachineError as error:
                 watch.not_sampled(attempt, problem, str(error))
             else:
                 attempt.sampled.append(record)
                 watch.sampled(attempt, record)
     attempt.record = keep(_record(attempt, attempt.verdict, executor, machine), kernel.name)
-    watch.kept(attempt.record)
+    watch.stored(attempt.record)
 
 
-def small_ones(problems: Sequence[Problem], kernel: Kernel, sms: int) -> dict[Problem, Problem]:
+def small_ones(problems: Sequence[Problem], kernel: Kernel, config: Config, sms: int) -> dict[Problem, Problem]:
     """The judged problem for each problem: itself, or for a large one a small problem with the same code, if there is
     one."""
     judged_on = {}
     for problem in problems:
         large = problem.flops > equivalent.MOST_FLOPS
-        other = equivalent.problem_with_same_code(kernel, None, problem, sms=sms).problem if large else None
+        other = equivalent.problem_with_same_code(kernel, config, problem, sms=sms).problem if large else None
         judged_on[problem] = other or problem
     return judged_on
 
 
-def sample(kernel: Kernel, problem: Problem, small: Problem, executor: GpuExecutor) -> SampledRecord:
+def sample(kernel: Kernel, config: Config, problem: Problem, small: Problem, executor: GpuExecutor) -> SampledRecord:
     """Launch a large problem once and check rows of its output.
 
     Raises
@@ -362,9 +367,9 @@ def sample(kernel: Kernel, problem: Problem, small: Problem, executor: GpuExecut
 
     seed = int.from_bytes(os.urandom(6), "little")
     inputs = make_inputs(problem, "normal", seed)
-    outputs, numerics = Outputs(problem, inputs, seed), on_architecture(kernel.numerics_of(), executor.arch)
+    outputs, numerics = Outputs(problem, inputs, seed), on_architecture(kernel.numerics_of(config), executor.arch)
     try:
-        result = executor.run(kernel.launch_plan(problem, sms=executor.sms), inputs.arrays)
+        result = executor.run(kernel.launch_plan(problem, config, sms=executor.sms), inputs.arrays)
         damage = [*result.hazards, *(f"it wrote to its input {name}" for name in result.changed_inputs)]
         wrong = "; ".join(damage) or outputs.wrong(result.outputs["o"], numerics)
     except KernelFault as error:
@@ -374,7 +379,7 @@ def sample(kernel: Kernel, problem: Problem, small: Problem, executor: GpuExecut
     return SampledRecord(problem=problem, small=small, rows=rows, seed=seed, wrong=wrong)
 
 
-def _record(attempt: ProofAttempt, verdict: Verdict, executor: GpuExecutor, machine: GpuPlatform) -> KeptRecord:
+def _record(attempt: ProveAttempt, verdict: Verdict, executor: GpuExecutor, machine: GpuPlatform) -> StoredRecord:
     """The verdict as a record, with the records of all builds that it ran.
 
     Raises
@@ -389,7 +394,7 @@ def _record(attempt: ProofAttempt, verdict: Verdict, executor: GpuExecutor, mach
     kernel = attempt.kernel
     builds: dict[str, tuple[Source, Build]] = {}
     for case in verdict.cases:
-        for module in equivalent.modules_of(kernel.launch_plan(case.problem, sms=machine.sms)):
+        for module in equivalent.modules_of(kernel.launch_plan(case.problem, attempt.config, sms=machine.sms)):
             built = build(module, executor.arch)
             builds[built.ptx_sha256] = module, built
     ran = {digest for case in verdict.cases for digest in case.run.get("ptx_sha256", ())}
@@ -417,8 +422,8 @@ def _record(attempt: ProofAttempt, verdict: Verdict, executor: GpuExecutor, mach
 
 
 def _time(
-    watch: ProofObserver,
-    attempts: Sequence[ProofAttempt],
+    watch: ProveObserver,
+    attempts: Sequence[ProveAttempt],
     problems: Sequence[Problem],
     executor: GpuExecutor,
     machine: GpuPlatform,
@@ -428,8 +433,8 @@ def _time(
 
     Returns the paths, and whether every kernel has its times or was left out as too slow.
     """
-    from sdpalab.evidence.measured import bench_record, session_result
-    from sdpalab.evidence.timings import TORCH, codes_of
+    from sdpalab.evidence.store.measured import bench_record, session_result
+    from sdpalab.evidence.store.timings import TORCH, codes_of
     from sdpalab.measure.benchmark import benchmark, cuda_device
     from sdpalab.measure.peers import peers_named
     from sdpalab.measure.samples import ClockKind
@@ -447,8 +452,8 @@ def _time(
         permits = []
         for each in passed:
             assert each.verdict is not None, "what passed has a verdict"
-            config, verdicts = each.kernel.default_config, {_name(each): each.verdict}
-            permits.append(permit_by(each.kernel, config, [problem], verdicts, arch=executor.arch, sms=machine.sms))
+            verdicts, arch = {_name(each): each.verdict}, executor.arch
+            permits.append(permit_by(each.kernel, each.config, [problem], verdicts, arch=arch, sms=machine.sms))
         pairs = [(permit.kernel, permit.config) for permit in permits]
         code = codes_of(pairs, problem, executor.arch, machine.sms)
         results = []
@@ -463,21 +468,21 @@ def _time(
             good &= statuses <= {MeasureStatus.MEASURED, MeasureStatus.LEFT_OUT}
         times = bench_record(machine.gpu, [_judged(each) for each in passed], results)
         paths.append(keep(sealed(gpu=machine.gpu, driver=machine.driver, bench=times), "times"))
-        watch.kept(paths[-1])
+        watch.stored(paths[-1])
     return paths, good
 
 
-def _name(attempt: ProofAttempt) -> str:
+def _name(attempt: ProveAttempt) -> str:
     """The record of an attempt, as ``<gpu>/<file>``."""
     assert attempt.record is not None, "what passed is kept"
     return f"{attempt.record.parent.name}/{attempt.record.name}"
 
 
-def _judged(attempt: ProofAttempt) -> dict[str, Any]:
-    """A kernel's verdict in a record of times, in the form of ``bench`` for a proven kernel."""
+def _judged(attempt: ProveAttempt) -> dict[str, Any]:
+    """A kernel's verdict in a record of times, in the form of ``bench`` for a certified kernel."""
     return {
         "kernel": attempt.kernel.name,
-        "config": str(attempt.kernel.default_config),
+        "config": str(attempt.config),
         "passed": True,
         "left_out": {},
         "proven_by": {problem.label: _name(attempt) for problem in attempt.problems},

@@ -10,23 +10,16 @@ Classes of other packages are reused: an attempt holds the judge's :class:`~sdpa
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from enum import Enum
 from pathlib import PurePosixPath
-from typing import Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field
 
 from sdpalab.compile.gate import GateResult
 from sdpalab.compile.resources import Resources
 from sdpalab.judge.verdict import Verdict
-from sdpalab.record import RECORD, ProblemField
+from sdpalab.record import RECORD, JsonRecord, ProblemField, dataclass
 
 __all__ = [
     "AttemptRecord",
@@ -36,19 +29,12 @@ __all__ = [
     "FigureKind",
     "FloorRecord",
     "Harness",
-    "Record",
     "leaves_folder",
 ]
 
 Sha256 = str
 SPEED_UNITS = ("s", "ms", "us", "ns", "TFLOPS", "GFLOPS", "GB/s", "TB/s", "x")
 """Units of speed; ``x`` is a ratio of two times."""
-
-
-class Record(BaseModel):
-    """Base of all records: frozen, no unknown fields, no NaN or infinity."""
-
-    model_config = ConfigDict(frozen=True, **RECORD)
 
 
 class FigureKind(str, Enum):
@@ -64,7 +50,8 @@ class FigureKind(str, Enum):
     """Published by others; the source is named."""
 
 
-class Figure(Record):
+@dataclass(frozen=True, config=RECORD, kw_only=True)
+class Figure(JsonRecord):
     """One number with its unit and its kind.
 
     Raises
@@ -86,18 +73,17 @@ class Figure(Record):
         """True if the unit is one of time, rate or speed-up."""
         return self.unit in SPEED_UNITS
 
-    @model_validator(mode="after")
-    def _legal(self) -> Figure:
+    def __post_init__(self) -> None:
         if self.kind is FigureKind.MEASURED and not self.gpu:
             raise ValueError(f"figure {self.name!r} is measured and must name the GPU")
         if self.kind is FigureKind.SIMULATED and self.is_speed:
             raise ValueError(f"figure {self.name!r} is simulated and must not be a time or a speed ({self.unit})")
         if self.kind in (FigureKind.MODELLED, FigureKind.PUBLISHED) and not self.source:
             raise ValueError(f"figure {self.name!r} is {self.kind.value} and must name its source")
-        return self
 
 
-class Harness(Record):
+@dataclass(frozen=True, config=RECORD, kw_only=True)
+class Harness(JsonRecord):
     """Source of the lab that made the bundle: commit (None if unknown), dirty or not, digest of its files."""
 
     commit: str | None
@@ -106,7 +92,8 @@ class Harness(Record):
     version: str
 
 
-class Environment(Record):
+@dataclass(frozen=True, config=RECORD, kw_only=True)
+class Environment(JsonRecord):
     """Environment of the job, without host names, user names or paths.
 
     ``gpu`` is None where there is none; ``packages`` maps the name of a package to its version.
@@ -134,7 +121,8 @@ def leaves_folder(name: str) -> bool:
     return path.is_absolute() or ".." in path.parts
 
 
-class BuildRecord(Record):
+@dataclass(frozen=True, config=RECORD, kw_only=True)
+class BuildRecord(JsonRecord):
     """One compiled module.
 
     ``sources`` are the digests of all files that the compiler could read, including CUDA's own headers; ``files`` are
@@ -158,15 +146,13 @@ class BuildRecord(Record):
     resources: Resources | None = None
     gate: GateResult | None = None
 
-    @model_validator(mode="after")
-    def _legal(self) -> BuildRecord:
+    def __post_init__(self) -> None:
         for name in (self.directory, *self.files):
             if leaves_folder(name):
                 raise ValueError(f"build {self.name}: {name!r} leaves the bundle")
         for name in (PTX, CUBIN, LOG, self.module):
             if name not in self.files:
                 raise ValueError(f"build {self.name}: {name} is not among its files")
-        return self
 
     @property
     def ptx_sha256(self) -> Sha256:
@@ -174,12 +160,15 @@ class BuildRecord(Record):
         return self.files[PTX]
 
 
-class AttemptRecord(Record):
+@dataclass(frozen=True, config=RECORD, kw_only=True)
+class AttemptRecord(JsonRecord):
     """One configuration of one kernel that was tried: its builds, and the results of the gate and the judge.
 
     ``failure`` is the reason for a missing verdict. ``figures`` hold speeds only if the verdict is PASSED. ``sources``
     are the files of a user's kernel, by their paths in the bundle; the record of a shipped kernel lacks this field.
     """
+
+    sparse = ("sources",)
 
     kernel: str
     config: str
@@ -188,15 +177,9 @@ class AttemptRecord(Record):
     verdict: Verdict | None
     failure: str = ""
     figures: tuple[Figure, ...] = ()
-    sources: Mapping[str, Sha256] = {}
+    sources: Mapping[str, Sha256] = field(default_factory=dict)
 
-    @model_serializer(mode="wrap")
-    def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = handler(self)
-        return {name: value for name, value in values.items() if value or name != "sources"}
-
-    @model_validator(mode="after")
-    def _legal(self) -> AttemptRecord:
+    def __post_init__(self) -> None:
         if self.verdict is None and not self.failure:
             raise ValueError(f"attempt {self.kernel}: without a verdict there must be a failure that says why")
         for name in self.sources:
@@ -213,7 +196,6 @@ class AttemptRecord(Record):
                     raise ValueError(
                         f"case {case.name}: ran PTX {stray[0][:12]}, which is none of the attempt's builds"
                     )
-        return self
 
     @property
     def passed(self) -> bool:
@@ -227,7 +209,8 @@ class AttemptRecord(Record):
         return all(gates) if gates else None
 
 
-class FloorRecord(Record):
+@dataclass(frozen=True, config=RECORD, kw_only=True)
+class FloorRecord(JsonRecord):
     """Least times of a problem on a GPU by arithmetic, the target, and published times of peers."""
 
     gpu: str

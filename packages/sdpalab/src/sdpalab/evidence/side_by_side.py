@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sdpalab.evidence.build_labels import BuildLabel, build_labels
 from sdpalab.evidence.records import AttemptRecord, Environment
-from sdpalab.evidence.report_data import ReportData
+from sdpalab.evidence.report.build_labels import BuildLabel, build_labels
+from sdpalab.evidence.report.data import ReportData
 from sdpalab.judge.verdict import Case
 
 __all__ = ["BuildChange", "BundleComparison", "CaseChange", "FigureChange", "KernelChange", "compare_bundles"]
@@ -258,7 +258,8 @@ def _status(attempt: AttemptRecord | None) -> str:
 
 def _facts(environment: Environment) -> dict[str, str]:
     """The environment as text by name."""
-    harness, values = environment.harness, environment.model_dump(exclude={"packages", "harness"})
-    facts = {name.replace("_", " "): str(value) for name, value in values.items() if value is not None}
+    harness, values = environment.harness, environment.to_dict()
+    shown = {name: value for name, value in values.items() if name not in ("packages", "harness") and value is not None}
+    facts = {name.replace("_", " "): str(value) for name, value in shown.items()}
     commit = f"{(harness.commit or 'none')[:12]}{', with changes' if harness.dirty else ''}"
     return {**facts, **environment.packages, "commit": commit, "sdpalab": harness.version}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdpalab.errors import MachineError, UserError
-from sdpalab.evidence.store import write_atomically
+from sdpalab.evidence.store.files import write_atomically
 from sdpalab.evidence.verifier.archive import canonical, unpack
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@
 that. torch still chooses between its backends, so only calls for which it chooses flash attention reach
 :func:`forward`.
 
-Only the forward pass is replaced. A proven kernel writes the log-sum-exp, the only result of a forward pass without
+Only the forward pass is replaced. A certified kernel writes the log-sum-exp, the only result of a forward pass without
 dropout that torch's backward pass reads. Gradients stay torch's own, also in compiled code, which runs the forward
 pass of a training step without an indication that gradients will follow.
 
@@ -104,7 +104,7 @@ def forward(
     *,
     scale: float | None = None,
 ) -> Outputs:
-    """``aten::_scaled_dot_product_flash_attention`` by a proven kernel, or by ``torchs`` without one.
+    """``aten::_scaled_dot_product_flash_attention`` by a certified kernel, or by ``torchs`` without one.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def forward(
     Raises
     ------
     UserError
-        Within :func:`sdpalab.no_fallback` if no proven kernel covers the call.
+        Within :func:`sdpalab.no_fallback` if no certified kernel covers the call.
     """
     if return_debug_mask:
         kernel, reason = None, "the kernels return no debug mask"

@@ -28,8 +28,6 @@ _IMPORT = re.compile(
 """``from MODULE import NAMES``, ``import MODULE``, ``"MODULE"``, and ``f"PACKAGE.{...}"``, i.e. all its modules."""
 _OWN_MODULES = 'f"{__name__}.{'
 _DATA = re.compile(r"[\"']([\w-]+\.json)[\"']")
-_NO_CODE = frozenset({"tuned.json"})
-"""Data files that record results of the code."""
 
 
 def digest_of(*roots: str, within: str = "") -> str:
@@ -56,7 +54,7 @@ def files_behind(*roots: str) -> list[Path]:
         seen[name] = path
         waiting += _imports(name, path)
     texts = ((path, path.read_text()) for path in seen.values())
-    data = {path.with_name(name) for path, text in texts for name in _DATA.findall(text) if name not in _NO_CODE}
+    data = {path.with_name(name) for path, text in texts for name in _DATA.findall(text)}
     return sorted({*seen.values(), *filter(Path.is_file, data)})
 
 

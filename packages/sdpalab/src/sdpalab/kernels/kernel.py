@@ -25,7 +25,6 @@ from sdpalab.kernels.declarations import (
     extra_constants,
 )
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, Step, problem_buffers
-from sdpalab.kernels.tuned import tuned_kernel
 from sdpalab.problem import ARRAYS, Problem
 from warpsan.build import DEFAULT_ARCH
 from warpsan.gpus import default_sms
@@ -177,14 +176,6 @@ class Kernel(ABC):
         """The declared limits of this kernel for ``problem``."""
         return self.limits(problem) if callable(self.limits) else self.limits
 
-    def config_for(self, problem: Problem, gpu: str | None) -> Config:
-        """The tuned default for ``problem`` on the GPU of that name (``gpus.json``), otherwise the default
-        configuration.
-
-        A tuned default requires a verdict at level full (:mod:`sdpalab.kernels.tuned`).
-        """
-        return self.default_config if gpu is None else tuned_kernel(self, problem, gpu).default_config
-
     def resolved(self, problem: Problem, config: Config, sms: int) -> Config:
         """``config`` with values for the knobs that it leaves to the kernel, for a GPU of ``sms`` multiprocessors."""
         return config
@@ -196,7 +187,6 @@ class Kernel(ABC):
         *,
         lse: bool = False,
         sms: int | None = None,
-        gpu: str | None = None,
     ) -> LaunchPlan:
         """The complete plan: buffers q, k, v, o and any others, and steps with a module each.
 
@@ -208,15 +198,13 @@ class Kernel(ABC):
         sms : int, optional
             Streaming multiprocessors of the target GPU: grids, and code that depends on them, may vary with it.
             Default: those of the reference GPU of :attr:`default_arch` (:func:`warpsan.gpus.default_gpu`).
-        gpu : str, optional
-            Name of the GPU; a plan without ``config`` uses its tuned default (:meth:`config_for`).
 
         Raises
         ------
         UnsupportedProblem
             If :meth:`reject_reason` gives a reason, or ``lse`` is set for a kernel that does not write it.
         """
-        config = self.config_for(problem, gpu) if config is None else config
+        config = self.default_config if config is None else config
         reason = self.reject_reason(problem, config)
         if reason is not None:
             raise UnsupportedProblem(reason)

@@ -94,7 +94,7 @@ def kernel_subject(
 
     By default the kernel is prepared once for each copy of the inputs, with shared output and workspace. With ``eager``
     each call follows the path of ``sdpalab.scaled_dot_product_attention``: it checks the tensors, allocates output and
-    workspace, and launches, as a peer's call does. (The function also looks up the proven kernel, in a dictionary by
+    workspace, and launches, as a peer's call does. (The function also looks up the certified kernel, in a dictionary by
     shape. It has no arguments for window, soft cap, lengths, slopes or sinks; here they are passed to the launch
     directly.)
 

@@ -60,7 +60,7 @@ def unfit_reason(
     *,
     anywhere: bool = False,
 ) -> str | None:
-    """Reason why no kernel supports this call, independent of proofs; None if a kernel may. Traceable.
+    """Reason why no kernel supports this call, independent of certificates; None if a kernel may. Traceable.
 
     With ``anywhere`` tensors on other devices represent tensors on a GPU.
     """

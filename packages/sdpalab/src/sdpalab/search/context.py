@@ -10,7 +10,7 @@ from sdpalab.errors import UserError
 from sdpalab.jobs import Executor, Job, JobOutcome, JobResult, run_jobs
 from sdpalab.jobs.versions import code_version
 from sdpalab.kernels.kernel import Config, Kernel
-from sdpalab.kernels.tuned import source_digest
+from sdpalab.kernels.source import source_digest
 from sdpalab.problem import Problem
 from sdpalab.search.budget import BudgetClock
 from sdpalab.search.draft import GateFailure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sdpalab.errors import UserError
 from sdpalab.judge.sandbox.sandboxed import compile_for
 from sdpalab.kernels.kernel import Config, Kernel
-from sdpalab.kernels.tuned import source_digest
+from sdpalab.kernels.source import source_digest
 from sdpalab.model.counted import arch_on, count
 from sdpalab.model.modelled import ModelledTime
 from sdpalab.problem import Problem

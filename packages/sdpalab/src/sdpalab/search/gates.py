@@ -19,7 +19,7 @@ from sdpalab.judge.cases import CaseSpec, cases_for
 from sdpalab.judge.sandbox.sandboxed import compile_for
 from sdpalab.judge.verdict import Verdict
 from sdpalab.kernels.kernel import Config, Kernel
-from sdpalab.kernels.tuned import source_digest
+from sdpalab.kernels.source import source_digest
 from sdpalab.model.counted import arch_on
 from sdpalab.problem import Problem
 from sdpalab.search.cost import modelled_ratio, modelled_us

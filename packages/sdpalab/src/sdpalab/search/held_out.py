@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from sdpalab.kernels.tuned import ProblemClass
 from sdpalab.problem import Problem
+from sdpalab.search.tuned import ProblemClass
 
 __all__ = ["held_out"]
 
@@ -13,7 +13,7 @@ __all__ = ["held_out"]
 def held_out(problem: Problem) -> tuple[Problem, ...]:
     """Problems of the class of ``problem`` with other sizes: a ragged length, and other numbers of heads and keys.
 
-    ``problem`` is not among them; all are in its :class:`~sdpalab.kernels.tuned.ProblemClass`, so a configuration tuned
+    ``problem`` is not among them; all are in its :class:`~sdpalab.search.tuned.ProblemClass`, so a configuration tuned
     for one of them would be used for the others.
     """
     wanted = ProblemClass.of(problem)

@@ -64,7 +64,7 @@ class Head(JsonRecord):
     when : str
         UTC time of the log's creation.
     source : str
-        Digest of the kernel's source (:func:`sdpalab.kernels.tuned.source_digest`); empty in logs of older versions.
+        Digest of the kernel's source (:func:`sdpalab.kernels.source.source_digest`); empty in logs of older versions.
     """
 
     added = ("source",)

@@ -14,7 +14,7 @@ from sdpalab.jobs.job import is_remote
 from sdpalab.jobs.versions import judge_version
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.registry import KERNELS
-from sdpalab.kernels.tuned import ProblemClass, TunedEntry, source_digest
+from sdpalab.kernels.source import source_digest
 from sdpalab.problem import MISSION, Problem
 from sdpalab.search.budget import Budget, BudgetClock
 from sdpalab.search.context import SearchContext, TimeUp
@@ -25,6 +25,7 @@ from sdpalab.search.space import ConfigSpace
 from sdpalab.search.strategy import strategy_named
 from sdpalab.search.sweep import Sweep
 from sdpalab.search.targets import searched_kernel, spec_of
+from sdpalab.search.tuned import ProblemClass, TunedEntry
 from sdpalab.version import __version__
 from warpsan.gpus import Gpu, gpu_named
 

@@ -1,4 +1,4 @@
-"""Selection and launch of a proven kernel for torch tensors on a GPU; shared by the torch functions of the lab."""
+"""Selection and launch of a certified kernel for torch tensors on a GPU; shared by the torch functions of the lab."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from sdpalab.run import torch_gpu
 from sdpalab.run.torch_launch import TorchLaunch
 
 if TYPE_CHECKING:
-    from sdpalab.evidence.proven import ProvenKernel
+    from sdpalab.evidence.store.certificate import CertifiedKernel
+    from sdpalab.evidence.store.choice import GpuPlatform
     from sdpalab.run import GpuExecutor
 
-__all__ = ["copied", "launch", "make_ready", "proven", "proven_on", "reload_proofs"]
+__all__ = ["certified", "certified_on", "copied", "launch", "make_ready", "reload_proofs"]
 
 Tensor = torch.Tensor
 
@@ -25,10 +26,10 @@ _ALIGNMENT = 16
 """Alignment of tensors in bytes; the kernels copy in chunks of this size."""
 
 
-def proven(
+def certified(
     q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, *, lse: bool = False
-) -> tuple[ProvenKernel | None, str]:
-    """The proven kernel that computes this on its GPU, or None; with the reason.
+) -> tuple[CertifiedKernel | None, str]:
+    """The certified kernel that computes this on its GPU, or None; with the reason.
 
     Parameters
     ----------
@@ -41,11 +42,11 @@ def proven(
     """
     if any(given.data_ptr() % _ALIGNMENT and given.is_contiguous() for given in (q, k, v)):
         return None, f"a tensor does not begin at a multiple of {_ALIGNMENT} bytes"
-    return _proven_for(q.shape, k.shape, q.dtype, _ordinal(q), is_causal, scale, lse)
+    return _certified_for(q.shape, k.shape, q.dtype, _ordinal(q), is_causal, scale, lse)
 
 
 @lru_cache(maxsize=4096)
-def _proven_for(
+def _certified_for(
     q: torch.Size,
     k: torch.Size,
     dtype: torch.dtype,
@@ -53,43 +54,54 @@ def _proven_for(
     is_causal: bool,
     scale: float | None,
     lse: bool,
-) -> tuple[ProvenKernel | None, str]:
-    """:func:`proven` by shapes; cached for all calls until :func:`reload_proofs`."""
-    from sdpalab.evidence.choice import GpuPlatform, choose
+) -> tuple[CertifiedKernel | None, str]:
+    """:func:`certified` by shapes; cached for all calls until :func:`reload_proofs`."""
+    from sdpalab.evidence.store.choice import GpuPlatform
     from sdpalab.run.driver_version import driver_version
+
+    try:
+        driver = driver_version()
+    except MachineError as error:
+        return None, str(error)
+    gpu = torch_gpu.properties(ordinal)
+    machine = GpuPlatform(gpu.name, driver, torch.__version__, gpu.sm_count)
+    return _chosen(machine, q, k, dtype, is_causal, scale, lse)
+
+
+def _chosen(
+    machine: GpuPlatform,
+    q: torch.Size,
+    k: torch.Size,
+    dtype: torch.dtype,
+    is_causal: bool,
+    scale: float | None,
+    lse: bool,
+) -> tuple[CertifiedKernel | None, str]:
+    from sdpalab.evidence.store.choice import choose
 
     name = str(dtype).removeprefix("torch.")
     sizes: dict[str, Any] = {"kv_heads": k[1], "seq_kv": k[2]}
     try:
         problem = Problem(*q, **sizes, dtype=name, causal=is_causal, scale=scale)
-        driver = driver_version()
-    except (ProblemError, MachineError) as error:
+    except ProblemError as error:
         return None, str(error)
-    gpu = torch_gpu.properties(ordinal)
-    choice = choose(problem, GpuPlatform(gpu.name, driver, torch.__version__, gpu.sm_count), lse=lse)
+    choice = choose(problem, machine, lse=lse)
     return choice.kernel, choice.reason
 
 
-def proven_on(
+def certified_on(
     gpu: str, q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, *, lse: bool = False
-) -> tuple[ProvenKernel | None, str]:
-    """:func:`proven` for tensors of these shapes on a GPU, present or not, by that GPU's records.
+) -> tuple[CertifiedKernel | None, str]:
+    """:func:`certified` for tensors of these shapes on a GPU, present or not, by that GPU's records.
 
     Raises
     ------
     UserError
         If the lab has no data on a GPU of that name.
     """
-    from sdpalab.evidence.choice import choose, platform_of
+    from sdpalab.evidence.store.choice import platform_of
 
-    platform = platform_of(gpu)
-    name = str(q.dtype).removeprefix("torch.")
-    try:
-        problem = Problem(*q.shape, kv_heads=k.shape[1], seq_kv=k.shape[2], dtype=name, causal=is_causal, scale=scale)
-    except ProblemError as error:
-        return None, str(error)
-    choice = choose(problem, platform, lse=lse)
-    return choice.kernel, choice.reason
+    return _chosen(platform_of(gpu), q.shape, k.shape, q.dtype, is_causal, scale, lse)
 
 
 def copied(q: Tensor, k: Tensor, v: Tensor) -> dict[str, int]:
@@ -97,7 +109,7 @@ def copied(q: Tensor, k: Tensor, v: Tensor) -> dict[str, int]:
 
     A launch plan's buffers are contiguous: tensor maps, quantisation and all records of verdicts and times apply to
     that layout. One copy, which reads and writes each element once, costs less than products that read a layout without
-    a tuned or proven kernel.
+    a tuned or a certified kernel.
     """
     return {
         name: given.numel() * given.element_size()
@@ -112,14 +124,14 @@ def reload_proofs() -> None:
     A process reads the records once, at the first call with a shape on a GPU, and caches its choice for each shape.
     Concurrent launches on other threads may still use the old choice.
     """
-    from sdpalab.evidence.choice import forget
+    from sdpalab.evidence.store.lookup import forget
 
     forget()
-    _proven_for.cache_clear()
+    _certified_for.cache_clear()
     _ready.plans.clear()
 
 
-def launch(kernel: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
+def launch(kernel: CertifiedKernel, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
     """Launch the kernel on torch's current stream of the tensors' GPU, and return its outputs; does not wait for it.
 
     Tensors that are not contiguous are copied first, on the same stream.
@@ -133,7 +145,7 @@ def launch(kernel: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> dict[str, T
     return make_ready(kernel, q, k, v)(q, k, v)
 
 
-def make_ready(kernel: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> TorchLaunch:
+def make_ready(kernel: CertifiedKernel, q: Tensor, k: Tensor, v: Tensor) -> TorchLaunch:
     """The kernel, prepared once per thread: loads its module and synchronises with the GPU.
 
     Raises
@@ -147,11 +159,11 @@ def make_ready(kernel: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> TorchLa
     if ready is None:
         if torch_gpu.capturing():
             raise UserError(
-                f"the first call with these shapes prepares {kernel.proof.kernel}, which cannot be done while a CUDA "
-                "graph is captured: call it once before, on this thread, or sdpalab.prepare(q, k, v, ...)"
+                f"the first call with these shapes prepares {kernel.certificate.kernel}, which cannot be done while a "
+                "CUDA graph is captured: call it once before, on this thread, or sdpalab.prepare(q, k, v, ...)"
             )
         tensors = q.contiguous(), k.contiguous(), v.contiguous()
-        prepared = TorchLaunch(_executor(ordinal, kernel.proof.arch), kernel.plan, *tensors, kernel.builds)
+        prepared = TorchLaunch(_executor(ordinal, kernel.certificate.arch), kernel.plan, *tensors, kernel.builds)
         ready = _ready.plans[key] = kernel, prepared  # the cached kernel object keeps its id unique
     return ready[1]
 
@@ -160,7 +172,7 @@ class _Local(threading.local):
     """Prepared plans of this thread; a launch reads its addresses from one buffer per plan."""
 
     def __init__(self) -> None:
-        self.plans: dict[tuple[int, int], tuple[ProvenKernel, TorchLaunch]] = {}
+        self.plans: dict[tuple[int, int], tuple[CertifiedKernel, TorchLaunch]] = {}
 
 
 _ready = _Local()

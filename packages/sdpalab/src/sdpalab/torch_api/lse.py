@@ -14,7 +14,7 @@ import torch.nn.functional as functional
 
 from sdpalab.errors import UserError
 from sdpalab.run.torch_inputs import check_together, shape_reason, unfit_reason
-from sdpalab.torch_api.kernels import launch, proven
+from sdpalab.torch_api.kernels import certified, launch
 from sdpalab.torch_api.ops import fall_back
 
 __all__ = ["attention_with_lse"]
@@ -33,7 +33,7 @@ def attention_with_lse(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Attention and the log-sum-exp of its rows, by a proven kernel if there is one.
+    """Attention and the log-sum-exp of its rows, by a certified kernel if there is one.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def attention_with_lse(
     Raises
     ------
     UserError
-        If the tensors do not match, or within :func:`sdpalab.no_fallback` if no proven kernel covers the call.
+        If the tensors do not match, or within :func:`sdpalab.no_fallback` if no certified kernel covers the call.
     """
     check_together(q, k, v, enable_gqa)
     wrong = shape_reason(q, k, v)
@@ -97,10 +97,10 @@ def _torchs(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | Non
 def _attention_with_lse(
     q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """A proven kernel computes both; without one torch does, or UserError is raised in :func:`sdpalab.no_fallback`."""
+    """A certified kernel computes both; without one torch does, or UserError within :func:`sdpalab.no_fallback`."""
     reason = unfit_reason(q, k, v, None, 0.0, True)
     if reason is None:
-        kernel, reason = proven(q, k, v, is_causal, scale, lse=True)
+        kernel, reason = certified(q, k, v, is_causal, scale, lse=True)
         if kernel is not None:
             outputs = launch(kernel, q, k, v)
             return outputs["o"], outputs["lse"]

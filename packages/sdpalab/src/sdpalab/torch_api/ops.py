@@ -1,10 +1,10 @@
-"""``scaled_dot_product_attention`` with torch's signature: a proven kernel if there is one, otherwise torch's own.
+"""``scaled_dot_product_attention`` with torch's signature: a certified kernel if there is one, otherwise torch's own.
 
 Importing this module registers ``torch.ops.sdpalab.attention(q, k, v, is_causal=False, scale=None)``, the part of the
 function that a kernel can compute. The op has a fake implementation, works under ``torch.compile``, and has gradients
 by torch's own function. A kernel runs if a verdict proves it and a comparison shows that it is not slower
-(:mod:`sdpalab.evidence.choice`). The records are shipped ones, none so far, and those of ``sdpalab prove`` on this
-machine. :func:`explain` returns the implementation of a call and the deciding record, :func:`no_fallback` turns a
+(:mod:`sdpalab.evidence.store.choice`). The records are shipped ones, none so far, and those of ``sdpalab prove`` on
+this machine. :func:`explain` returns the implementation of a call and the deciding record, :func:`no_fallback` turns a
 fallback into an error, :func:`prepare` prepares a call for a CUDA graph.
 """
 
@@ -22,7 +22,7 @@ import torch.nn.functional as functional
 from sdpalab.errors import UserError
 from sdpalab.run import torch_gpu
 from sdpalab.run.torch_inputs import check_together, shape_reason, unfit_reason
-from sdpalab.torch_api.kernels import copied, launch, make_ready, proven, proven_on
+from sdpalab.torch_api.kernels import certified, certified_on, copied, launch, make_ready
 
 __all__ = ["Explanation", "explain", "fall_back", "no_fallback", "prepare", "scaled_dot_product_attention"]
 
@@ -68,7 +68,7 @@ setting."""
 
 @contextmanager
 def no_fallback() -> Iterator[None]:
-    """Context in which a call of this thread without a proven kernel raises UserError with the reason.
+    """Context in which a call of this thread without a certified kernel raises UserError with the reason.
 
     It also applies to compiled code, if entered outside of that code.
     """
@@ -98,7 +98,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Attention as in torch's function of the same name, by a proven kernel if there is one.
+    """Attention as in torch's function of the same name, by a certified kernel if there is one.
 
     Parameters
     ----------
@@ -119,13 +119,13 @@ def scaled_dot_product_attention(
     Raises
     ------
     UserError
-        If the tensors do not match, or within :func:`no_fallback` if no proven kernel covers the call.
+        If the tensors do not match, or within :func:`no_fallback` if no certified kernel covers the call.
     """
     check_together(query, key, value, enable_gqa)
     reason = unfit_reason(query, key, value, attn_mask, dropout_p, enable_gqa)
-    # A compiled graph looks up the proof at run time: the records cannot be read during tracing.
+    # A compiled graph looks up the certificate at run time: the records cannot be read during tracing.
     if reason is None and not torch.compiler.is_compiling():
-        kernel, reason = proven(query, key, value, is_causal, scale)
+        kernel, reason = certified(query, key, value, is_causal, scale)
         if kernel is not None:
             # No tracing and no gradients: the dispatcher would only add overhead.
             return launch(kernel, query, key, value)["o"]
@@ -183,9 +183,9 @@ def explain(
     if reason is not None:
         return Explanation(None, reason)
     if gpu is None:
-        kernel, why = proven(query, key, value, is_causal, scale, lse=lse)
+        kernel, why = certified(query, key, value, is_causal, scale, lse=lse)
     else:
-        kernel, why = proven_on(gpu, query, key, value, is_causal, scale, lse=lse)
+        kernel, why = certified_on(gpu, query, key, value, is_causal, scale, lse=lse)
     if kernel is None:
         return Explanation(None, why)
     copies = copied(query, key, value)
@@ -194,7 +194,7 @@ def explain(
             f"; it takes contiguous tensors: a copy of {', '.join(copies)} comes first ({sum(copies.values())} bytes), "
             "which the comparison does not count"
         )
-    return Explanation(kernel.proof.kernel, why, sum(copies.values()))
+    return Explanation(kernel.certificate.kernel, why, sum(copies.values()))
 
 
 def prepare(
@@ -220,7 +220,7 @@ def prepare(
         Implementation of such a call.
     """
     explanation = explain(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, lse=lse)
-    kernel, _ = proven(query, key, value, is_causal, scale, lse=lse) if explanation.kernel else (None, "")
+    kernel, _ = certified(query, key, value, is_causal, scale, lse=lse) if explanation.kernel else (None, "")
     if kernel is not None:
         make_ready(kernel, query, key, value)
     return explanation
@@ -253,14 +253,14 @@ def _torchs(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | Non
     schema="(Tensor q, Tensor k, Tensor v, bool is_causal=False, float? scale=None) -> Tensor",
 )
 def _attention(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: float | None = None) -> Tensor:
-    """On a GPU the proven kernel; without one torch's own function, or UserError within :func:`no_fallback`.
+    """On a GPU the certified kernel; without one torch's own function, or UserError within :func:`no_fallback`.
 
     On other devices torch's own function.
     """
     _insist(q, k, v)
     if torch_gpu.ordinal_of(q) is None:
         return _torchs(q, k, v, is_causal, scale).contiguous()
-    kernel, why = proven(q, k, v, is_causal, scale)
+    kernel, why = certified(q, k, v, is_causal, scale)
     if kernel is not None:
         return launch(kernel, q, k, v)["o"]
     fall_back(why)

@@ -5,7 +5,7 @@ These are definitions, not results.
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any
 
 from sdpalab.compile.gate import GateResult, Rule
@@ -27,8 +27,7 @@ __all__ = [
 
 
 def _keys(record: Any) -> list[str]:
-    names = [each.name for each in fields(record)] if is_dataclass(record) else list(record.model_fields)
-    return sorted({*names, *getattr(record, "derived", ())})
+    return sorted({*(each.name for each in fields(record)), *getattr(record, "derived", ())})
 
 
 KEYS = {

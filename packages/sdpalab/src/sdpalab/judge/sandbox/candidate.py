@@ -19,8 +19,8 @@ from sdpalab.judge.sandbox.confinement import SOURCE_SUFFIXES, kernel_files
 from sdpalab.kernels import userfile
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.registry import KERNELS, get
+from sdpalab.kernels.source import source_digest
 from sdpalab.kernels.triton_kernel import bare_triton_reason
-from sdpalab.kernels.tuned import source_digest
 from sdpalab.kernels.userfile import is_user_file
 from warpsan.build import FOREIGN, Cache
 
@@ -80,7 +80,7 @@ def source_of(spec: str, include_dirs: Sequence[Path] = ()) -> str:
     """Digest of the source of a named kernel.
 
     The digest of a user's file covers the Python and CUDA sources in its folder, which it may read, and all files below
-    the header folders; the digest of a shipped kernel is :func:`sdpalab.kernels.tuned.source_digest`.
+    the header folders; the digest of a shipped kernel is :func:`sdpalab.kernels.source.source_digest`.
 
     Raises
     ------

@@ -126,7 +126,7 @@ class SandboxedKernel(Kernel):
     Attributes
     ----------
     described_source : str
-        Text of its own source, as of :func:`sdpalab.kernels.tuned.source_text`.
+        Text of its own source, as of :func:`sdpalab.kernels.source.source_text`.
     arch : str
         Target architecture of Triton.
     workshop : ConfinedWorkshop
@@ -195,10 +195,9 @@ class SandboxedKernel(Kernel):
         *,
         lse: bool = False,
         sms: int | None = None,
-        gpu: str | None = None,
     ) -> LaunchPlan:
         """See :meth:`Kernel.launch_plan`; Triton's modules are already compiled for :attr:`arch`."""
-        config = self.config_for(problem, gpu) if config is None else config
+        config = self.default_config if config is None else config
         _, results = self._ask("plan", room=MOST_PLAN, problem=problem, config=config, lse=lse, sms=sms, arch=self.arch)
         data = results["plan"].tobytes() if "plan" in results else b""
         plan = read_plan(data, problem_buffers(problem, lse=lse), self._include_dirs).plan(modules=True)

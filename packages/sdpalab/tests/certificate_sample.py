@@ -9,10 +9,10 @@ from typing import Any
 
 from sdpalab.compile import Build, build
 from sdpalab.evidence.built import built_module
-from sdpalab.evidence.kept import KeptRecord, sealed
-from sdpalab.evidence.measured import FORMAT, BenchRecord, worst_times
 from sdpalab.evidence.records import AttemptRecord, Environment, Harness
-from sdpalab.evidence.timings import codes_of
+from sdpalab.evidence.store.measured import FORMAT, BenchRecord, worst_times
+from sdpalab.evidence.store.record import StoredRecord, sealed
+from sdpalab.evidence.store.timings import codes_of
 from sdpalab.inputs import TIMED_KINDS
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.kernel import CudaKernel
@@ -50,7 +50,7 @@ def attempt(
     )
 
 
-def proof_verdict(case: Case, *, driver: str = DRIVER, **changes: Any) -> KeptRecord:
+def stored_verdict(case: Case, *, driver: str = DRIVER, **changes: Any) -> StoredRecord:
     """The attempt as it is kept; ``changes`` as :func:`attempt` takes them."""
     compiled = flash_build()
     return sealed(
@@ -119,6 +119,6 @@ def _measurements(rows: Mapping[str, Sequence[float]], clock: str) -> list[dict[
     ]
 
 
-def proof_times(ratios: Sequence[float], *, driver: str = DRIVER, **changes: Any) -> KeptRecord:
+def stored_times(ratios: Sequence[float], *, driver: str = DRIVER, **changes: Any) -> StoredRecord:
     """The times as they are kept; ``changes`` as :func:`bench` takes them."""
     return sealed(gpu=GPU, driver=driver, bench=bench(ratios, **changes))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,11 +10,11 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from proof_sample import DRIVER, GPU, bench, proof_times
+from certificate_sample import DRIVER, GPU, bench, stored_times
 from sdpalab.errors import MachineError
-from sdpalab.evidence import kept
-from sdpalab.evidence.folders import folder_of
-from sdpalab.evidence.kept import KeptRecord, check_writable, keep, read_records, sealed
+from sdpalab.evidence.store import record as store
+from sdpalab.evidence.store.folders import folder_of
+from sdpalab.evidence.store.record import StoredRecord, check_writable, keep, read_records, sealed
 from sdpalab.version import __version__
 
 
@@ -26,7 +25,7 @@ def test_folders_are_named_after_gpus() -> None:
 
 
 def test_what_is_kept_is_read_back(tmp_path: Path) -> None:
-    record = proof_times([0.5] * 12)
+    record = stored_times([0.5] * 12)
     path = keep(record, "times", tmp_path)
     assert path.parent == tmp_path / "l4"
     assert list(read_records(path.parent, own=True)) == [(path, record)]
@@ -34,22 +33,22 @@ def test_what_is_kept_is_read_back(tmp_path: Path) -> None:
 
 
 def test_a_digest_covers_every_field() -> None:
-    data = json.loads(proof_times([0.5] * 12).model_dump_json())
+    data = stored_times([0.5] * 12).to_dict()
     for name, value in {"gpu": "NVIDIA L40", "driver": "1.0", "lab": "0", "when": "2020-01-01T00:00:00Z"}.items():
         with pytest.raises(ValidationError):
-            KeptRecord.model_validate({**data, name: value})
-    assert KeptRecord.model_validate(data).sha256 == data["sha256"]
+            StoredRecord.from_dict({**data, name: value})
+    assert StoredRecord.from_dict(data).sha256 == data["sha256"]
 
 
 def test_a_record_holds_one_thing_of_one_gpu() -> None:
-    with pytest.raises(ValidationError, match="one of the two"):
+    with pytest.raises(ValidationError, match="one of the three"):
         sealed(gpu=GPU, driver=DRIVER)
     with pytest.raises(ValidationError, match="the times are not from NVIDIA H200"):
         sealed(gpu="NVIDIA H200", driver=DRIVER, bench=bench([0.5] * 12))
 
 
 def test_many_keep_at_once(tmp_path: Path) -> None:
-    record = proof_times([0.5] * 12)
+    record = stored_times([0.5] * 12)
     with ThreadPoolExecutor(8) as pool:
         paths = list(pool.map(lambda _: keep(record, "times", tmp_path), range(40)))
     assert len(set(paths)) == 40
@@ -64,8 +63,8 @@ def test_where_nothing_can_be_written_that_is_said(
     def refuse(path: Path, content: bytes) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(kept, "write_atomically", refuse)
-    for attempt in (lambda: check_writable(tmp_path), lambda: keep(proof_times([0.5] * 12), "times", tmp_path)):
+    monkeypatch.setattr(store, "write_atomically", refuse)
+    for attempt in (lambda: check_writable(tmp_path), lambda: keep(stored_times([0.5] * 12), "times", tmp_path)):
         with pytest.raises(
             MachineError, match=f"records cannot be kept in .*: {os.strerror(number)}; SDPALAB_DATA_DIR"
         ):

@@ -11,16 +11,16 @@ from pathlib import Path
 from sdpalab.installation import source_tree
 from sdpalab.user_folder import data_folder
 
-__all__ = ["EVIDENCE", "evidence_folder", "folder_of", "proofs_folder"]
+__all__ = ["EVIDENCE", "evidence_folder", "folder_of", "records_folder"]
 
-_HERE = Path(__file__).resolve().parent
+_HERE = Path(__file__).resolve().parent.parent
 
 
 def evidence_folder() -> Path:
     """Folder of the shipped records: ``evidence/`` of a source tree, or its copy in the wheel.
 
-    In the wheel the folder is beside this module. In a source tree ``shipped`` is a link to the tree's folder, so that
-    setuptools finds the records; the folder itself is read, because a copy of a tree may have lost its links.
+    In the wheel the folder is in the package ``evidence``. In a source tree ``shipped`` is a link to the tree's folder,
+    so that setuptools finds the records; the folder itself is read, because a copy of a tree may have lost its links.
     """
     tree = source_tree()
     return tree / "evidence" if tree is not None and (tree / "evidence").is_dir() else _HERE / "shipped"
@@ -29,7 +29,7 @@ def evidence_folder() -> Path:
 EVIDENCE = evidence_folder()
 
 
-def proofs_folder() -> Path:
+def records_folder() -> Path:
     """Folder of the user's records of ``sdpalab prove``."""
     return data_folder() / "proofs"
 

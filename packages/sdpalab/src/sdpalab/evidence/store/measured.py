@@ -6,25 +6,26 @@ figures disagree with them is rejected.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
 from sdpalab.errors import MachineError
 from sdpalab.evidence.environment import current_environment, harness_diff
-from sdpalab.evidence.folders import EVIDENCE
-from sdpalab.evidence.records import Environment, Record
-from sdpalab.measure.benchmark import beside_fastest_peer
+from sdpalab.evidence.records import Environment
+from sdpalab.evidence.store.folders import EVIDENCE
 from sdpalab.measure.samples import ClockKind
-from sdpalab.measure.session import MeasuredSession
 from sdpalab.measure.statistics import Summary, summarise
 from sdpalab.problem import Problem
-from sdpalab.record import ENVELOPE, ProblemField
+from sdpalab.record import ENVELOPE, RECORD, JsonRecord, ProblemField, dataclass
+
+if TYPE_CHECKING:
+    from sdpalab.measure.session import MeasuredSession
 
 __all__ = ["BenchRecord", "MeasuredTime", "WorstTime", "bench_record", "read_times", "session_result", "worst_times"]
 
@@ -34,7 +35,8 @@ FORMAT = 3
 ``worst``. Format 1 lacks ``format``, ``sms`` and ``complete``, and its comparisons lack the number of rounds."""
 
 
-class WorstTime(Record):
+@dataclass(frozen=True, config=RECORD, kw_only=True)
+class WorstTime(JsonRecord):
     """A subject's medians by kind of inputs, in microseconds; None for a kind without a time.
 
     ``inputs`` is the slowest kind; ``worst_us`` and ``ratio``, to the time on normal inputs, are None if a kind has no
@@ -83,13 +85,16 @@ def worst_times(results: Sequence[Mapping[str, Any]]) -> tuple[WorstTime, ...]:
     return tuple(rows)
 
 
-class BenchRecord(Record):
+@dataclass(frozen=True, config=RECORD, kw_only=True)
+class BenchRecord(JsonRecord):
     """One call of ``sdpalab bench``: the GPU, the verdicts of its kernels, and each session with all samples.
 
     ``sms`` is the number of multiprocessors of the plans, None if no kernel of the lab could be launched; ``complete``
     is False until all sessions are done, and stays False after an interrupt. ``worst`` has the medians of each subject
     by kind of inputs (:func:`worst_times`).
     """
+
+    added = ("format", "sms", "complete", "worst")
 
     record: Literal["bench"] = "bench"
     format: int = Field(default=1, ge=1, le=FORMAT)
@@ -112,7 +117,7 @@ class BenchRecord(Record):
         return data
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class MeasuredTime:
     """The time of one subject.
 
@@ -178,8 +183,10 @@ def session_result(
         The timed problem, clock and inputs; ``inputs`` is a kind (:func:`sdpalab.inputs.make_inputs`).
     session : MeasuredSession
     code : mapping of str to Any
-        Result of :func:`sdpalab.evidence.timings.codes_of`.
+        Result of :func:`sdpalab.evidence.store.timings.codes_of`.
     """
+    from sdpalab.measure.benchmark import beside_fastest_peer
+
     _, against = beside_fastest_peer(session)
     return {
         "problem": problem.to_dict(),
@@ -207,7 +214,7 @@ def read_times(folder: Path = EVIDENCE) -> tuple[MeasuredTime, ...]:
             if isinstance(data, dict) and data.get("record") == "kept":
                 data = data.get("bench")  # of sdpalab prove --time
             if isinstance(data, dict) and data.get("record") == "bench":
-                times += _times(BenchRecord.model_validate(data), name)
+                times += _times(BenchRecord.from_dict(data), name)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise MachineError(
                 f"{name} in the evidence is not a valid record: {' '.join(str(error).split())}"

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from sdpalab.evidence.build_labels import BuildLabel, build_labels
-from sdpalab.evidence.listing import Excerpt, SourceListing, excerpts, listings
 from sdpalab.evidence.records import AttemptRecord
-from sdpalab.evidence.report_data import RULES, CaseArrays, ReportData
+from sdpalab.evidence.report.build_labels import BuildLabel, build_labels
+from sdpalab.evidence.report.data import RULES, CaseArrays, ReportData
+from sdpalab.evidence.report.listing import Excerpt, SourceListing, excerpts, listings
 from sdpalab.judge.diagnose.summary import FailureSummary, summarise
 from sdpalab.judge.verdict import Case
 from warpsan.report import HazardGroup

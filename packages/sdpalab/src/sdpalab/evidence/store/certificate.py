@@ -1,29 +1,30 @@
-"""Proofs of kernels on GPUs, read from records of verdicts; the code contains no list of them.
+"""Certificates of kernels on GPUs, read from records of verdicts; the code contains no list of them.
 
 The records are the shipped ones (``evidence/<gpu>/*.json``) and those of ``sdpalab prove``
-(:mod:`sdpalab.evidence.kept`). A record proves its kernel if its verdict is PASSED and was run on a GPU: simulated runs
-and callables prove nothing about a GPU. It proves the judged code, by its digest, and not a later version of the
-kernel.
+(:mod:`sdpalab.evidence.store.record`). A record certifies its kernel if its verdict is PASSED and was run on a GPU:
+simulated runs and callables certify nothing about a GPU. It certifies the judged code, by its digest, and not a later
+version of the kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 
 from sdpalab.compile import Build
-from sdpalab.evidence.folders import EVIDENCE
-from sdpalab.evidence.kept import AnyRecord, KeptRecord, read_records
 from sdpalab.evidence.records import AttemptRecord
+from sdpalab.evidence.store.record import AnyRecord, StoredRecord
 from sdpalab.judge.verdict import Status, Verdict
 from sdpalab.kernels.kernel import Config, UnsupportedProblem
 from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.problem import EXTRAS, Problem
 
-__all__ = ["EVIDENCE", "Proof", "ProvenKernel", "exactness_reason", "proof_of", "read_proofs", "recorded_verdicts"]
+__all__ = [
+    "Certificate",
+    "CertifiedKernel",
+    "certificate_of",
+    "exactness_reason",
+]
 
 _LARGEST_TILE = 128
 """Most rows or keys of a block's tile; a length that is not a multiple of it may end in a partial tile."""
@@ -33,7 +34,7 @@ _UNDECIDED = (Status.INFRA_ERROR, Status.UNSUPPORTED, Status.BUILD_FAILED)
 
 
 @dataclass(frozen=True)
-class Proof:
+class Certificate:
     """A verdict on a kernel from a GPU.
 
     Attributes
@@ -96,10 +97,10 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class ProvenKernel:
-    """A proven kernel, planned and built for one problem; its code is the judged code."""
+class CertifiedKernel:
+    """A certified kernel, planned and built for one problem; its code is the judged code."""
 
-    proof: Proof
+    certificate: Certificate
     plan: LaunchPlan
     builds: tuple[Build, ...]
 
@@ -118,47 +119,18 @@ def _traits(problem: Problem) -> tuple[object, ...]:
     )
 
 
-@cache
-def read_proofs(folder: Path = EVIDENCE) -> tuple[Proof, ...]:
-    """All PASSED proofs among the records in the subfolders of ``folder``.
-
-    Warns
-    -----
-    RecordWarning
-        For each damaged record, which is ignored.
-    """
-    folders = sorted(path for path in folder.glob("*") if path.is_dir())
-    return tuple(proof for each in folders for proof in _proofs(each) if not proof.failure)
-
-
-def recorded_verdicts(more: Path | None = None) -> dict[str, Verdict]:
-    """PASSED verdicts from GPUs by their records: shipped ones, and those in the subfolders of ``more``.
-
-    They are an argument of :func:`sdpalab.measure.timing_gate.judge_for_timing`.
-    """
-    proofs = (*read_proofs(), *(read_proofs(more) if more else ()))
-    return {proof.record: proof.verdict for proof in proofs if proof.verdict is not None}
-
-
-def _proofs(folder: Path) -> Iterator[Proof]:
-    for path, record in read_records(folder):
-        proof = proof_of(record, f"{path.parent.name}/{path.name}")
-        if proof is not None:
-            yield proof
-
-
-def proof_of(record: AnyRecord, name: str, *, own: bool = False) -> Proof | None:
-    """The proof or failure of a kernel on a GPU in a record; None if there is none.
+def certificate_of(record: AnyRecord, name: str, *, own: bool = False) -> Certificate | None:
+    """The certificate or failure of a kernel on a GPU in a record; None if there is none.
 
     Parameters
     ----------
-    record : KeptRecord, AttemptRecord or BenchRecord
+    record : StoredRecord, AttemptRecord or BenchRecord
     name : str
-        Value of :attr:`Proof.record`.
+        Value of :attr:`Certificate.record`.
     own : bool
         Whether it is the user's, not shipped with the lab; it is then valid for the version of the lab that made it.
     """
-    stored = record if isinstance(record, KeptRecord) else None
+    stored = record if isinstance(record, StoredRecord) else None
     attempt = stored.attempt if stored else record
     if not isinstance(attempt, AttemptRecord) or attempt.verdict is None:
         return None
@@ -170,7 +142,7 @@ def proof_of(record: AnyRecord, name: str, *, own: bool = False) -> Proof | None
     sampled = stored.sampled if stored else ()
     large = {each.problem for each in sampled if each.small in problems and not each.wrong}
     wrong = [f"{each.problem.label}: {each.wrong}" for each in sampled if each.wrong]
-    return Proof(
+    return Certificate(
         kernel=attempt.kernel,
         config=attempt.config,
         gpu=verdict.device,
@@ -189,7 +161,7 @@ def proof_of(record: AnyRecord, name: str, *, own: bool = False) -> Proof | None
 
 
 def exactness_reason(kernel: str, config: str) -> str | None:
-    """Reason why a kernel cannot replace torch's own function, independent of proofs; None if it can.
+    """Reason why a kernel cannot replace torch's own function, independent of certificates; None if it can.
 
     Kernels that quantise their inputs, or accumulate in less than float32, cannot replace it. Kernels that no longer
     exist, are not available here, or lack these knobs cannot either.
@@ -213,8 +185,3 @@ def exactness_reason(kernel: str, config: str) -> str | None:
 def config_of(kernel: str, config: str) -> Config:
     """The judged configuration; raises UnsupportedProblem if the kernel no longer has these knobs."""
     return KERNELS[kernel].config_with(dict(knob.split("=", 1) for knob in config.split()))
-
-
-def failures(builds: Sequence[Build], proofs: Sequence[Proof]) -> Iterator[Proof]:
-    """Verdicts that did not pass on any of this code."""
-    return (proof for proof in proofs if proof.failure and any(proof.is_of(build) for build in builds))

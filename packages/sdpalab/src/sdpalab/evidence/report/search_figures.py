@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from sdpalab.evidence.drawing import BAD, MUTED, RULE, SERIES, STYLE, to_svg
+from sdpalab.evidence.report.drawing import BAD, MUTED, RULE, SERIES, STYLE, to_svg
 from sdpalab.search.log import Head
 from sdpalab.search.outcome import Standing, Trial
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sdpalab.evidence.report import page_templates
+from sdpalab.evidence.report.page import render_page
 from sdpalab.profile.remarks import remarks
 from sdpalab.profile.simulated_profile import LaunchFigures, SimulatedProfile, hot_lines
 from sdpalab.profile.source_lines import LineFigures, lines_of_file
@@ -54,28 +54,25 @@ def render_profile_page(
     kinds : mapping of str to str
         Meaning of each kind of figure.
     """
-    return (
-        page_templates()
-        .get_template("profile.html.j2")
-        .render(
-            kernel=kernel,
-            problem=problem,
-            profile=profile,
-            kinds=kinds,
-            launches=[
-                {
-                    "figures": launch,
-                    "remarks": remarks(launch),
-                    "summary": summary_rows(launch),
-                    "hot": hot_lines(launch.lines, MOST_HOT),
-                    "files": _files(launch, profile.sources),
-                    "static": max(1, sum(sum(line.sass.values()) for line in launch.lines)),
-                }
-                for launch in profile.launches
-            ],
-            pictures=pictures,
-            code=profile.sources.line,
-        )
+    return render_page(
+        "profile.html.j2",
+        kernel=kernel,
+        problem=problem,
+        profile=profile,
+        kinds=kinds,
+        launches=[
+            {
+                "figures": launch,
+                "remarks": remarks(launch),
+                "summary": summary_rows(launch),
+                "hot": hot_lines(launch.lines, MOST_HOT),
+                "files": _files(launch, profile.sources),
+                "static": max(1, sum(sum(line.sass.values()) for line in launch.lines)),
+            }
+            for launch in profile.launches
+        ],
+        pictures=pictures,
+        code=profile.sources.line,
     )
 
 

@@ -78,9 +78,9 @@ class ReportData:
         records = sorted(path for path in members if path.startswith("records/"))
         return cls(
             name=name,
-            environment=Environment.model_validate_json(members["environment.json"]),
-            attempts=tuple(AttemptRecord.model_validate_json(members[path]) for path in records),
-            floors=tuple(FloorRecord.model_validate(gpu) for gpu in json.loads(members["floors.json"])["gpus"]),
+            environment=Environment.from_dict(json.loads(members["environment.json"])),
+            attempts=tuple(AttemptRecord.from_dict(json.loads(members[path])) for path in records),
+            floors=tuple(FloorRecord.from_dict(gpu) for gpu in json.loads(members["floors.json"])["gpus"]),
             arrays={Path(path).stem: data for path, data in members.items() if path.startswith("arrays/")},
             command=tuple(command),
             sources={path: data.decode("utf-8", "replace") for path, data in members.items() if _is_source(path)},

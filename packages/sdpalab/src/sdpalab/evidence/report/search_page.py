@@ -38,8 +38,8 @@ def render_search_report(head: Head, trials: Sequence[Trial], finalists: Sequenc
     """The page for these records; the same bytes for the same records."""
     from markupsafe import Markup
 
-    from sdpalab.evidence import search_figures as figures
-    from sdpalab.evidence.report import page_templates
+    from sdpalab.evidence.report import search_figures as figures
+    from sdpalab.evidence.report.page import render_page
 
     passed = [trial for trial in trials if trial.standing is Standing.PASSED]
     front = front_of(passed) if passed else []
@@ -48,21 +48,18 @@ def render_search_report(head: Head, trials: Sequence[Trial], finalists: Sequenc
         "knobs": figures.knobs(head, knob_effects(head, passed)),
         "pareto": figures.pareto(head, passed, front),
     }
-    return (
-        page_templates()
-        .get_template("search.html.j2")
-        .render(
-            head=head,
-            kind="modelled" if head.clock == MODELLED else f"measured, {head.clock} clock",
-            modelled=head.clock == MODELLED,
-            trials=trials,
-            best=sorted(passed, key=lambda trial: (sum(trial.costs_us.values()), trial.number))[:20],
-            front=front,
-            finalists=finalists,
-            standings=Counter(trial.standing.value for trial in trials).most_common(),
-            rejected=[trial for trial in trials if trial.standing in _REJECTED],
-            drawings={name: Markup(svg) for name, svg in drawings.items()},
-        )
+    return render_page(
+        "search.html.j2",
+        head=head,
+        kind="modelled" if head.clock == MODELLED else f"measured, {head.clock} clock",
+        modelled=head.clock == MODELLED,
+        trials=trials,
+        best=sorted(passed, key=lambda trial: (sum(trial.costs_us.values()), trial.number))[:20],
+        front=front,
+        finalists=finalists,
+        standings=Counter(trial.standing.value for trial in trials).most_common(),
+        rejected=[trial for trial in trials if trial.standing in _REJECTED],
+        drawings={name: Markup(svg) for name, svg in drawings.items()},
     )
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sdpalab.errors import UserError
-from sdpalab.problem import EXTRAS, Problem, ProblemError, parse_lengths, parse_shape, parse_window
+from sdpalab.problem import FIELDS, Problem, ProblemError, parse_lengths, parse_shape, parse_window
 
 __all__ = ["problem_line", "prove_command", "read_workload"]
 
@@ -31,10 +31,13 @@ _WORDS: dict[str, Callable[[str], Any]] = {
     "window_size": parse_window,
     "softcap": float,
     "kv_lengths": partial(parse_lengths, "kv_lengths"),
+    "q_lengths": partial(parse_lengths, "q_lengths"),
+    "head_dim_v": int,
+    "task": str,
     "attn_mask": str,
 }
-_FLAGS = ("causal", "alibi_slopes", "sinks")
-_FIELDS = ("batch", "heads", "seq_q", "head_dim", "kv_heads", "seq_kv", "dtype", "causal", "scale", *EXTRAS)
+_FLAGS = ("causal", "alibi_slopes", "sinks", "bottom_right")
+_FIELDS = ("batch", "heads", "seq_q", "head_dim", "kv_heads", "seq_kv", "dtype", "causal", "scale", *FIELDS)
 
 
 def read_workload(path: Path) -> tuple[Problem, ...]:

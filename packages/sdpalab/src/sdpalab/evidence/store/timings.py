@@ -17,8 +17,8 @@ from datetime import datetime
 from typing import Any, TypeGuard
 
 from sdpalab.compile import build
-from sdpalab.evidence.kept import AnyRecord, KeptRecord
-from sdpalab.evidence.measured import BenchRecord
+from sdpalab.evidence.store.measured import BenchRecord
+from sdpalab.evidence.store.record import AnyRecord, StoredRecord
 from sdpalab.inputs import TIMED_KINDS
 from sdpalab.kernels.equivalent import modules_of
 from sdpalab.kernels.kernel import Config, Kernel
@@ -61,7 +61,7 @@ class Timing:
     comparison : Comparison
         The kernel's time over torch's; INVALID if the kernel has none, with the reason.
     record : str
-        As :attr:`sdpalab.evidence.proven.Proof.record`.
+        As :attr:`sdpalab.evidence.store.certificate.Certificate.record`.
     inputs : str
         Kind of inputs of the comparison, with the kernel's worst ratio.
     """
@@ -116,14 +116,14 @@ def timings_of(record: AnyRecord, name: str, *, own: bool = False) -> Iterator[T
     Parameters
     ----------
     record, name, own
-        As :func:`sdpalab.evidence.proven.proof_of`.
+        As :func:`sdpalab.evidence.store.certificate.certificate_of`.
 
     Raises
     ------
     ValueError, KeyError, TypeError
         If the record has an invalid form.
     """
-    stored = record if isinstance(record, KeptRecord) else None
+    stored = record if isinstance(record, StoredRecord) else None
     bench = stored.bench if stored else record
     if not isinstance(bench, BenchRecord):
         return

@@ -1,36 +1,39 @@
-"""Records that ``sdpalab prove`` keeps: a verdict or a measurement, with its machine and a digest.
+"""The store of records: a verdict, a measurement or a tuned default, with its machine and a digest.
 
-Each file is written atomically (:func:`~sdpalab.evidence.store.write_atomically`) under a unique name. Concurrent
+Each file is written atomically (:func:`~sdpalab.evidence.store.files.write_atomically`) under a unique name. Concurrent
 processes therefore need no lock, and existing records are never changed. A file counts only if it is a valid record
 with the right digest; other files are skipped with a warning.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import field, fields
 from datetime import datetime, timezone
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic_core import to_jsonable_python
 
 from sdpalab.errors import MachineError
-from sdpalab.evidence.folders import folder_of, proofs_folder
-from sdpalab.evidence.measured import BenchRecord
-from sdpalab.evidence.records import AttemptRecord, Record, Sha256
-from sdpalab.evidence.store import write_atomically
+from sdpalab.evidence.records import AttemptRecord, Sha256
+from sdpalab.evidence.store.files import write_atomically
+from sdpalab.evidence.store.folders import folder_of, records_folder
+from sdpalab.evidence.store.measured import BenchRecord
 from sdpalab.evidence.verifier.archive import canonical
-from sdpalab.record import ProblemField
+from sdpalab.record import RECORD, JsonRecord, ProblemField, dataclass
+from sdpalab.search.tuned import TunedEntry
+from warpsan.gpus import gpu_of_device
 
 __all__ = [
     "AnyRecord",
-    "KeptRecord",
     "RecordWarning",
     "SampledRecord",
+    "StoredRecord",
     "check_writable",
     "keep",
     "read_records",
@@ -42,7 +45,8 @@ class RecordWarning(UserWarning):
     """A file among the records is not a record, or was modified; it is ignored."""
 
 
-class SampledRecord(Record):
+@dataclass(frozen=True, config=RECORD, kw_only=True)
+class SampledRecord(JsonRecord):
     """A large problem that was launched once, with its output compared with float64 in some rows of each head.
 
     Attributes
@@ -66,13 +70,14 @@ class SampledRecord(Record):
     wrong: str = ""
 
 
-class KeptRecord(Record):
-    """A judgement (``attempt``) or a timing (``bench``) on one machine.
+@dataclass(frozen=True, config=RECORD, kw_only=True)
+class StoredRecord(JsonRecord):
+    """A judgement (``attempt``) or a timing (``bench``) on one machine, or the result of a search (``tuned``).
 
     Attributes
     ----------
     gpu, driver, lab : str
-        The GPU's name, and the versions of the driver and of the lab.
+        The GPU's name, and the versions of the driver (empty for a search) and of the lab.
     when : datetime
     code : mapping of str to str
         For a verdict: the digest of each build's PTX, and its :attr:`~sdpalab.compile.Build.code_sha256`.
@@ -80,30 +85,31 @@ class KeptRecord(Record):
         For a verdict: large problems that were checked beside the judged ones.
     attempt : AttemptRecord or None
     bench : BenchRecord or None
-    sha256 : str
-        Digest of all other fields in canonical form; detects damage, not deliberate changes.
+    tuned : TunedEntry or None
 
     Raises
     ------
     ValueError
-        If not exactly one of ``attempt`` and ``bench`` is given, it is from another GPU, or the digest differs.
+        If not exactly one of ``attempt``, ``bench`` and ``tuned`` is given, for this GPU.
     """
+
+    derived = ("sha256",)
+    sparse = ("tuned",)
 
     record: Literal["kept"] = "kept"
     gpu: str
     driver: str
     lab: str
     when: datetime
-    code: Mapping[Sha256, Sha256] = {}
+    code: Mapping[Sha256, Sha256] = field(default_factory=dict)
     sampled: tuple[SampledRecord, ...] = ()
     attempt: AttemptRecord | None = None
     bench: BenchRecord | None = None
-    sha256: Sha256
+    tuned: TunedEntry | None = None
 
-    @model_validator(mode="after")
-    def _legal(self) -> KeptRecord:
-        if (self.attempt is None) == (self.bench is None):
-            raise ValueError("a kept record holds a verdict or a measurement, one of the two")
+    def __post_init__(self) -> None:
+        if [self.attempt, self.bench, self.tuned].count(None) != 2:
+            raise ValueError("a record holds a verdict, a measurement or a tuned default, one of the three")
         if self.attempt is not None:
             verdict = self.attempt.verdict
             if verdict is None or verdict.device != self.gpu:
@@ -113,28 +119,28 @@ class KeptRecord(Record):
                 raise ValueError(f"there is no digest of the code of PTX {min(without)[:12]}")
         if self.bench is not None and self.bench.gpu != self.gpu:
             raise ValueError(f"the times are not from {self.gpu}")
-        if _digest(self.model_dump(mode="json")) != self.sha256:
-            raise ValueError("its content was changed: the digest differs")
-        return self
+        gpu = gpu_of_device(self.gpu)
+        if self.tuned is not None and (gpu is None or self.tuned.gpu != gpu.name):
+            raise ValueError(f"the tuned default is not for {self.gpu}")
+
+    @property
+    def sha256(self) -> Sha256:
+        """Digest of all fields of the JSON in canonical form; detects damage, not deliberate changes."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        written = {name: value for name, value in values.items() if value or name not in self.sparse}
+        return hashlib.sha256(canonical(to_jsonable_python(written))).hexdigest()
 
 
-AnyRecord = KeptRecord | AttemptRecord | BenchRecord
+AnyRecord = StoredRecord | AttemptRecord | BenchRecord
 """Contents of a folder of records; the other two are the outputs of ``repro`` and ``bench --json``."""
 
 
-def sealed(**fields: Any) -> KeptRecord:
-    """A record made now by this version of the lab, with its digest; ``fields`` are those of :class:`KeptRecord`."""
+def sealed(**about: Any) -> StoredRecord:
+    """A record made now by this version of the lab; ``about`` has the other fields of :class:`StoredRecord`."""
     from sdpalab.version import __version__
 
-    about = {"lab": __version__, "when": datetime.now(timezone.utc).replace(microsecond=0)}
-    unsealed = KeptRecord.model_construct(**{**about, **fields, "sha256": ""})
-    # The digest is of the record as read back.
-    data: dict[str, Any] = json.loads(unsealed.model_dump_json())
-    return KeptRecord.model_validate({**data, "sha256": _digest(data)})
-
-
-def _digest(data: Mapping[str, Any]) -> str:
-    return sha256(canonical({name: value for name, value in data.items() if name != "sha256"})).hexdigest()
+    now = datetime.now(timezone.utc).replace(microsecond=0)
+    return StoredRecord(**{"lab": __version__, "when": now, **about})
 
 
 def check_writable(folder: Path | None = None) -> Path:
@@ -145,7 +151,7 @@ def check_writable(folder: Path | None = None) -> Path:
     MachineError
         If the folder is not writable.
     """
-    folder = folder or proofs_folder()
+    folder = folder or records_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe-{secrets.token_hex(4)}"
@@ -156,27 +162,27 @@ def check_writable(folder: Path | None = None) -> Path:
     return folder
 
 
-def keep(record: KeptRecord, name: str, folder: Path | None = None) -> Path:
+def keep(record: StoredRecord, name: str, folder: Path | None = None) -> Path:
     """Write the record to ``<folder>/<gpu>/<name>-<time>-<random>.json`` and return its path.
 
     Parameters
     ----------
-    record : KeptRecord
+    record : StoredRecord
     name : str
         Subject of the record, such as the kernel's name.
     folder : Path, optional
-        Default: the user's, :func:`~sdpalab.evidence.folders.proofs_folder`.
+        Default: the user's, :func:`~sdpalab.evidence.store.folders.records_folder`.
 
     Raises
     ------
     MachineError
         If it cannot be written, for lack of space or permission.
     """
-    folder = (folder or proofs_folder()) / folder_of(record.gpu)
+    folder = (folder or records_folder()) / folder_of(record.gpu)
     path = folder / f"{name}-{record.when:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, canonical(record.model_dump(mode="json")))
+        write_atomically(path, canonical(record.to_dict()))
     except OSError as error:
         raise _unwritable(folder, error) from None
     return path
@@ -223,11 +229,11 @@ def _read(path: Path, own: bool) -> AnyRecord | None:
     """The record of a file; None for another known kind of file."""
     data = json.loads(path.read_bytes())
     if isinstance(data, dict) and data.get("record") == "kept":
-        return KeptRecord.model_validate(data)
+        return StoredRecord.from_dict(data)
     if own:
         raise ValueError("it is not a record that sdpalab prove keeps")
     if isinstance(data, dict) and {"kernel", "builds", "verdict"} <= data.keys():
-        return AttemptRecord.model_validate(data)
+        return AttemptRecord.from_dict(data)
     if isinstance(data, dict) and data.get("record") == "bench":
-        return BenchRecord.model_validate(data)
+        return BenchRecord.from_dict(data)
     return None

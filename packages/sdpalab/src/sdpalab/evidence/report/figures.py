@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from sdpalab.compile.sass import TENSOR_CLASSES
-from sdpalab.evidence.build_labels import BuildLabel
-from sdpalab.evidence.drawing import BAD, MUTED, RULE, SERIES, STYLE, to_svg
 from sdpalab.evidence.records import FloorRecord
-from sdpalab.evidence.report_data import RULES, CaseArrays
-from sdpalab.evidence.report_view import KernelView
+from sdpalab.evidence.report.build_labels import BuildLabel
+from sdpalab.evidence.report.data import RULES, CaseArrays
+from sdpalab.evidence.report.drawing import BAD, MUTED, RULE, SERIES, STYLE, to_svg
+from sdpalab.evidence.report.view import KernelView
 from sdpalab.judge.rule.limits import row_errors
 
 __all__ = ["error_map", "instruction_mix", "limit_shares", "row_strips", "speed_of_light"]
