@@ -27,8 +27,8 @@ from sdpalab.judge.sandbox.plans import send_plan
 from sdpalab.judge.sandbox.wire import serve
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config, Kernel, UnsupportedProblem
-from sdpalab.kernels.triton_kernel import HOW_TO_DESCRIBE
 from sdpalab.kernels.source import source_text
+from sdpalab.kernels.triton_kernel import HOW_TO_DESCRIBE
 from sdpalab.problem import Problem
 
 __all__ = ["SERVER", "main"]
