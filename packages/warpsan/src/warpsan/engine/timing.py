@@ -56,7 +56,7 @@ class OperationTimer:
         self._rows = rows.reshape(-1, _ROW)[::-1]
         self._rows[:, _FUNCTION] = addresses
         self.table[:] = library().operations([_noted(k) for k in range(many)])
-        self._current = ctypes.c_int64.from_buffer(current)
+        self._current = ctypes.c_int64.from_buffer(current.data)
         self._samples = [0] * (many + 1)
         self._seconds = 0.0
         self._ends = threading.Event()
