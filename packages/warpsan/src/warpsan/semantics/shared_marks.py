@@ -230,16 +230,16 @@ class SharedMarks:
             with b.if_then(b.and_(b.icmp_signed("!=", other, warp), b.icmp_signed(">", last, met))):
                 place = b.mul(b.mul(code.context(layout.GRANULES), b.add(first, other)), WORD64(4))
                 plane, limit = code.at(code.pointer(layout.READERS), place), code.spread(met, "s64", self.many)
-                found = self._any(lambda granule, _: self._at(plane, granule, "s32").to("s64") > limit)
-                late.set(late.get() | code.spread(b.zext(found, WORD32), "u32", 1))
+                later = self._any(lambda granule, _: self._at(plane, granule, "s32").to("s64") > limit)
+                late.set(late.get() | code.spread(b.zext(later, WORD32), "u32", 1))
         return (late.get() == 0).any()
 
     def _any(self, test: Callable[[Any, Any], Lanes]) -> Any:
         """Whether a test holds for any granule. It gets the first granule of each lane, and the lane as a bit."""
-        found = self.code.loop_value(self.code.constant("pred", 0, self.many))
+        holds = self.code.loop_value(self.code.constant("pred", 0, self.many))
         with self._each_lane() as (granule, bit):
-            found.set(found.get() | test(granule, bit))
-        return found.get().any()
+            holds.set(holds.get() | test(granule, bit))
+        return holds.get().any()
 
     # ---- code -------------------------------------------------------------------------------------------------------
 
