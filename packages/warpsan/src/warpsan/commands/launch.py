@@ -18,12 +18,15 @@ from warpsan.terminal.options import (
     LaunchOption,
     MaxStepsOption,
     NumericsOption,
+    SelfProfileOption,
     at_least,
     checked_numerics,
 )
+from warpsan.terminal.self_profile import print_self_profile
 
 if TYPE_CHECKING:
     from warpsan import Report
+    from warpsan.profile import SelfProfile
 
 __all__ = ["launch"]
 
@@ -40,6 +43,7 @@ def launch(
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random order.")] = 0,
     max_steps: MaxStepsOption = None,
     numerics: NumericsOption = None,
+    self_profile: SelfProfileOption = False,
     json: JsonOption = None,
 ) -> int:
     """Run the launches of a file once, in one order of the warps, with all default checks."""
@@ -53,12 +57,15 @@ def launch(
     console = console_and_subject(json, file)
     case = case_of(Path(file), launch)
     options = {"schedule": schedule, "seed": seed, "max_steps": max_steps, "numerics": checked_numerics(numerics)}
+    options["self_profile"] = self_profile
     launches: list[dict[str, Any]] = []
+    profiles: list[SelfProfile] = []
     run, start = PtxRun(case, options), time.monotonic()
 
     def launched(report: Report) -> None:
         described = case.launches.launches[len(launches)]
         launches.append({"entry": case.entry_of(described), "hazards": [each.message for each in report.hazards]})
+        profiles.extend(filter(None, [report.self_profile]))
 
     stopped = ""
     wrong: list[str] = []
@@ -74,6 +81,7 @@ def launch(
         console.print(sentence, soft_wrap=True)
     if out is not None:
         _keep(Path(out), run.buffers)
+    print_self_profile(console, profiles)
     clean = not (stopped or wrong or any(each["hazards"] for each in launches))
     seconds = time.monotonic() - start
     count = f"{len(launches)} launch{'es' if len(launches) != 1 else ''}"

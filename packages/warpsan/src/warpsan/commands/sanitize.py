@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,14 @@ from warpsan.report import read_suppressions
 from warpsan.terminal.console import console_for, progress_console
 from warpsan.terminal.hazards import HazardFilter
 from warpsan.terminal.invocation import console_and_subject, write_document
-from warpsan.terminal.options import JsonOption, LaunchOption, MaxStepsOption, NumericsOption, checked_numerics
+from warpsan.terminal.options import (
+    JsonOption,
+    LaunchOption,
+    MaxStepsOption,
+    NumericsOption,
+    SelfProfileOption,
+    checked_numerics,
+)
 from warpsan.terminal.sanitizing import (
     AsyncModesOption,
     KindOption,
@@ -29,6 +37,7 @@ from warpsan.terminal.sanitizing import (
     print_sanitized,
     write_sarif,
 )
+from warpsan.terminal.self_profile import print_self_profile
 
 __all__ = ["sanitize"]
 
@@ -44,6 +53,7 @@ def sanitize(
     seed: SeedOption = 0,
     max_steps: MaxStepsOption = None,
     numerics: NumericsOption = None,
+    self_profile: SelfProfileOption = False,
     kind: KindOption = None,
     line: LineOption = None,
     suppressions: SuppressionsOption = None,
@@ -57,7 +67,10 @@ def sanitize(
         raise UserError("--json and --sarif cannot both be standard output")
     console_for(sarif, option="--sarif")
     console = console_and_subject("-" if sarif == "-" else json, file)
-    modes = modes_of(schedule, async_mode, strict, volatile, reads, seed, max_steps, checked_numerics(numerics))
+    modes = replace(
+        modes_of(schedule, async_mode, strict, volatile, reads, seed, max_steps, checked_numerics(numerics)),
+        self_profile=self_profile,
+    )
     shown = HazardFilter.of(kind, line)
     accepted = read_suppressions(Path(suppressions)) if suppressions is not None else []
     folders = [Path(file).parent, Path.cwd()]
@@ -70,6 +83,7 @@ def sanitize(
             folders=folders,
             suppressions=accepted,
         )
+    print_self_profile(console, outcome.self_profiles)
     print_sanitized(console, outcome, time.monotonic() - start, shown)
     write_document(json, outcome.to_dict(), status="PASSED" if outcome.clean else "FAILED")
     write_sarif(sarif, outcome, folders)

@@ -7,6 +7,7 @@ import itertools
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from warpsan.engine.host import HostCall
 from warpsan.engine.library import library
 from warpsan.engine.recorders import recorded_pcs
 from warpsan.engine.state import State
+from warpsan.engine.timing import OperationTimer
 from warpsan.engine.touched import Touched, stretches
 from warpsan.engine.values import register_template
 from warpsan.errors import NotAlgebraic, StepLimit
@@ -102,10 +104,13 @@ class NativeCode:
     def __init__(self, setup: Setup, space: Space, *, traced: bool = False) -> None:
         code = library()
         code.prepare()
-        self.setup, self.space, self.decoded = setup, space, _decode(setup, traced=traced)
-        self._table = np.array(code.operations(self.decoded.operations), dtype=np.int64)
-        self._template = register_template(setup, space, self.decoded)
-        self._loop = _LOOP(code.loop())
+        with setup.stopwatch.phase("decode"):
+            self.setup, self.space, self.decoded = setup, space, _decode(setup, traced=traced)
+            self._template = register_template(setup, space, self.decoded)
+        with setup.stopwatch.phase("compile"):
+            self._table = np.array(code.operations(self.decoded.operations), dtype=np.int64)
+            self._loop = _LOOP(code.loop())
+        self._timers: dict[int, OperationTimer] = {}
         ctas, together = np.concatenate(setup.chunks).astype(np.int64), ctas_together(setup)
         self.clusters = -(-len(ctas) // together)
         self._ctas = np.full(self.clusters * together, -1, np.int64)
@@ -113,7 +118,19 @@ class NativeCode:
 
     def state(self, words: Mapping[int, int] | None = None) -> State:
         """The memory of one thread; ``words`` as in :class:`~warpsan.engine.state.State`."""
-        return State(self.setup, self.space, self.decoded, self._table, self._template, self._ctas, words)
+        timer = self._timer() if self.setup.stopwatch.operations else None
+        table = self._table if timer is None else timer.table
+        state = State(self.setup, self.space, self.decoded, table, self._template, self._ctas, words)
+        if timer is not None:
+            self._timers[id(state)] = timer
+        return state
+
+    def _timer(self) -> OperationTimer:
+        """A table of operations that measures them."""
+        with self.setup.stopwatch.phase("compile"):
+            timer = OperationTimer([each.name for each in self.decoded.operations], self._table)
+        self.setup.stopwatch.timers.append(timer.profile)
+        return timer
 
     def run(self, state: State, begin: int, end: int) -> int:
         """Run a range of clusters. Returns a status. Native code holds no lock of the interpreter.
@@ -123,7 +140,8 @@ class NativeCode:
         StepLimit
             If the clock of the checks is exhausted.
         """
-        status = int(self._loop(state.context.ctypes.data, begin, end))
+        with self._timers.get(id(state), nullcontext()):
+            status = int(self._loop(state.context.ctypes.data, begin, end))
         if status == layout.LATE:
             most = int(state.context[layout.TIME_LIMIT])
             raise StepLimit(f"the checks follow at most {most} releases and asynchronous operations of a cluster")
@@ -153,11 +171,12 @@ def _run(
         """Take one range of clusters after the other."""
         return next(filter(None, (code.run(state, begin, end) for begin, end in stretches)), 0)
 
-    if threads == 1:
-        statuses = [work(first)]
-    else:
-        with ThreadPoolExecutor(threads) as pool:
-            statuses = list(pool.map(work, states))
+    with setup.stopwatch.phase("run"):
+        if threads == 1:
+            statuses = [work(first)]
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                statuses = list(pool.map(work, states))
     for state in states:
         if state.host.error is not None:
             raise state.host.error

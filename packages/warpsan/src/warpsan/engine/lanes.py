@@ -243,7 +243,11 @@ class Lanes:
 
     def greatest(self) -> Any:
         """The greatest integer of all elements, a scalar."""
-        name = f"llvm.vector.reduce.{'smax' if self.signed else 'umax'}.v{self.count}i{self.bits}"
+        return self.reduced("smax" if self.signed else "umax")
+
+    def reduced(self, operation: str) -> Any:
+        """All integers combined by an operation of LLVM's, such as ``or`` and ``smin``, a scalar."""
+        name = f"llvm.vector.reduce.{operation}.v{self.count}i{self.bits}"
         return self.builder.call(_declared(self.builder, name, [self.value], _element(self.type)), [self.value])
 
     def any(self) -> Any:

@@ -149,7 +149,7 @@ class OperationCode:
         """A pointer to a word of the current warp's state."""
         return self.at(self.pointer(CURRENT_STATE), WORD64(8 * word))
 
-    def call(self, function: Callable[..., int], *arguments: Any) -> Any:
+    def call(self, function: Callable[..., int | None], *arguments: Any) -> Any:
         """Call a translated function of 64-bit integers; its result."""
         return self.builder.call(self.translator.function(function), list(arguments))
 
@@ -204,9 +204,13 @@ class OperationCode:
             return
         if value.floating or value.count != WARP:  # packed: two elements a lane
             value = value.as_type(f"u{value.bits * value.count // WARP}")
-        # Frozen: otherwise LLVM makes a masked store of it all, which takes tens of cycles on processors of AMD.
-        old = Lanes(b, b.load(pointer, typ=value.value.type, align=_ALIGN), value.type).frozen()
-        b.store(b.select(self.active.value, value.value, old.value), pointer, align=_ALIGN)
+        with b.if_else(b.icmp_signed("==", self.mask, WORD32(-1)), likely=True) as (whole, part):
+            with whole:
+                b.store(value.value, pointer, align=_ALIGN)
+            with part:
+                # Frozen: otherwise LLVM makes a masked store of it all, which takes tens of cycles on AMD's processors.
+                old = Lanes(b, b.load(pointer, typ=value.value.type, align=_ALIGN), value.type).frozen()
+                b.store(b.select(self.active.value, value.value, old.value), pointer, align=_ALIGN)
 
     def one_by_one(self, parts: tuple[Any, Any], status: int) -> None:
         """If both of these words of lanes, an ``i32`` each, contain lanes, execute everything for one after the other,

@@ -103,7 +103,8 @@ def run_launch(setup: Setup, arena: Arena, before: Before, workers: int | None, 
             return execution  # undefined values had no effect
         arena.restore(before)
     for tracking in (unwritten, not unwritten) if follows else (False,):
-        reported, other = _report(replace(setup, tracking=tracking), arena, before, why, wanted=wanted)
+        with setup.stopwatch.phase("report"):
+            reported, other = _report(replace(setup, tracking=tracking), arena, before, why, wanted=wanted)
         if reported is not None:
             return reported
         arena.restore(before)

@@ -427,8 +427,8 @@ class DeviceFunction:
         **options
             Further options of :func:`~warpsan.launch.launch`: ``dynamic_smem``, ``cluster``, ``cooperative``,
             ``programmatic``, ``checks``, ``counters``, ``schedule``, ``async_mode``, ``numerics``, ``seed``,
-            ``max_steps``, ``workers``. With ``programmatic`` the kernel may overlap the launch directly before it in
-            the stream, but no other operation.
+            ``max_steps``, ``workers``, ``self_profile``. With ``programmatic`` the kernel may overlap the launch
+            directly before it in the stream, but no other operation.
 
         Returns
         -------

@@ -32,6 +32,7 @@ from warpsan.host.variables import place_variables, takes_parameter_addresses
 from warpsan.numerics.choices import DEFAULT_NUMERICS
 from warpsan.profile.counters import Counters, counted
 from warpsan.profile.recording import AccessRecorder
+from warpsan.profile.self_profile import SelfProfile, Stopwatch
 from warpsan.ptx.ir import Entry, PtxModule
 from warpsan.ptx.linking import allocates, link
 from warpsan.ptx.names import resolve, short_name
@@ -75,6 +76,8 @@ class Report:
         Output of each printf of each thread, in execution order.
     notes : tuple of Note
         Asynchronous copies that threads did not wait for before exit, with the ``async`` check.
+    self_profile : SelfProfile, optional
+        The time that the simulator took, if requested.
     """
 
     hazards: list[Hazard]
@@ -84,6 +87,7 @@ class Report:
     counters: Counters | None = None
     printed: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
+    self_profile: SelfProfile | None = None
 
 
 def prepare(*, wait: bool = False) -> None:
@@ -123,6 +127,7 @@ def launch(
     reads: str = "latest",
     watchers: Sequence[AccessRecorder] = (),
     unwritten: Sequence[Unwritten] = (),
+    self_profile: bool = False,
 ) -> Report:
     """Execute a PTX kernel on the CPU, and report its hazards.
 
@@ -185,6 +190,9 @@ def launch(
     unwritten : sequence of Unwritten
         Arrays of ``args`` with unwritten bytes; a kernel that reads and uses these bytes is reported. All other arrays
         count as written.
+    self_profile : bool
+        Whether to measure the time that the simulator takes for each operation (:attr:`Report.self_profile`). Such a
+        launch uses one thread.
 
     Returns
     -------
@@ -221,6 +229,7 @@ def launch(
         reads=reads,
         watchers=watchers,
         unwritten=unwritten,
+        self_profile=self_profile,
     )
     text = ptx_text(ptx)
     return execute(text, resolve(entry, parse(text).entries, "entry"), grid, block, args, Arena(), options).report
@@ -266,9 +275,10 @@ def execute(
     ``entry`` is the name in the PTX; ``placed`` has the addresses of variables that are in the arena already;
     ``accesses`` selects whether to record the places of accesses to global memory.
     """
-    checks, cooperative = options.watched, options.cooperative
-    module = parse(text)
-    code, program = _linked(text, entry, options.reads)
+    checks, cooperative, stopwatch = options.watched, options.cooperative, Stopwatch(options.self_profile)
+    with stopwatch.phase("parse"):
+        module = parse(text)
+        code, program = _linked(text, entry, options.reads)
     geometry = shape_of(code, module.target, grid, block, options.cluster, options.dynamic_smem)
     taken = takes_parameter_addresses(code)
     if taken:  # before all allocations: 32 bits must hold such an address
@@ -307,12 +317,19 @@ def execute(
         chunks=[part.reshape(-1) for part in np.array_split(ctas, -(-len(ctas) // clusters_at_once))],
         prerequisites=prerequisites if options.programmatic else None,
         looks=looks,
+        stopwatch=stopwatch,
     )
     from warpsan.engine.running import run_launch  # imports LLVM
 
     before, extents = arena.snapshot(), () if arena.memory is None else arena.space().extents
     try:
-        run = run_launch(setup, arena, before, 1 if options.watchers else options.workers, places=accesses == "places")
+        run = run_launch(
+            setup,
+            arena,
+            before,
+            1 if options.watchers or options.self_profile else options.workers,
+            places=accesses == "places",
+        )
     except SimError:  # the extent of its writes is unknown
         arena.define_all()
         raise
@@ -325,6 +342,7 @@ def execute(
         counted(module, code, program, run.tally) if options.counters else None,
         tuple(run.printed),
         unwaited_copies(module, code, run.tally.unwaited) if "async" in checks else (),
+        stopwatch.profile() if options.self_profile else None,
     )
     touched = run.touched[0] if run.touched else None
     again = partial(_accesses_to, run.setup, before, extents) if touched and before[0] is not None else None

@@ -77,6 +77,7 @@ class Options:
     reads: str = "latest"
     watchers: Sequence[AccessRecorder] = ()
     unwritten: Sequence[Unwritten] = ()
+    self_profile: bool = False
 
     def __post_init__(self) -> None:
         for check in self.checks:

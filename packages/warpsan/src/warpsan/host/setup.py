@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from warpsan.analysis.program import Program
 from warpsan.checks.async_copy import AsyncCheck
@@ -18,6 +18,7 @@ from warpsan.engine.selection import Indices
 from warpsan.host.geometry import Geometry
 from warpsan.host.heap import Heap
 from warpsan.host.options import Options
+from warpsan.profile.self_profile import Stopwatch
 from warpsan.profile.tally import Tally
 from warpsan.ptx.ir import Entry, PtxModule
 from warpsan.report.hazard_log import HazardLog
@@ -55,6 +56,7 @@ class Setup(Options):
     """Accesses of the preceding kernel in a launch with programmatic stream serialization
     (:class:`~warpsan.checks.prerequisites.PrerequisiteCheck`).
     """
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
 
 def race_observers(

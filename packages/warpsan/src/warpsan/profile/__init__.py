@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from warpsan.profile.pictures import access_pictures as access_pictures
     from warpsan.profile.recording import AccessRecorder as AccessRecorder
     from warpsan.profile.recording import RecordedAccess as RecordedAccess
+    from warpsan.profile.self_profile import OperationTime as OperationTime
+    from warpsan.profile.self_profile import SelfProfile as SelfProfile
+    from warpsan.profile.self_profile import merged as merged
     from warpsan.profile.tally import SECTOR as SECTOR
 else:
     from warpsan.exports import exports
@@ -20,6 +23,7 @@ else:
             "warpsan.profile.counters": ["Counters", "InstructionCount"],
             "warpsan.profile.pictures": ["AccessPicture", "access_pictures"],
             "warpsan.profile.recording": ["AccessRecorder", "RecordedAccess"],
+            "warpsan.profile.self_profile": ["OperationTime", "SelfProfile", "merged"],
             "warpsan.profile.tally": ["SECTOR"],
         }
     )

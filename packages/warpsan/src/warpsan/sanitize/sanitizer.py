@@ -16,6 +16,7 @@ from typing import Any
 from warpsan import DEFAULT_NUMERICS, Hazard, Report, SimError, thorough_checks
 from warpsan.build.host_code import SetAside, set_aside
 from warpsan.errors import UserError
+from warpsan.profile import SelfProfile
 from warpsan.report.groups import ENDINGS, HazardGroup, SanitizedHazard, ending, group
 from warpsan.report.progress import shows_progress
 from warpsan.report.source_text import Sources
@@ -51,6 +52,8 @@ class Modes:
         See :func:`warpsan.launch`.
     max_steps : int
         Maximum vector steps of one warp; more are reported as an endless loop.
+    self_profile : bool
+        Whether to measure the time of the simulator (:func:`warpsan.launch`).
     """
 
     schedules: tuple[str, ...] = SCHEDULES
@@ -61,6 +64,7 @@ class Modes:
     seed: int = 0
     max_steps: int = MAX_STEPS
     numerics: str = DEFAULT_NUMERICS
+    self_profile: bool = False
 
     def options(self, asynchronous: bool) -> Iterator[dict[str, Any]]:
         """Simulator options of each run, for code with or without asynchronous instructions."""
@@ -75,6 +79,7 @@ class Modes:
                 "numerics": self.numerics,
                 "seed": self.seed,
                 "max_steps": self.max_steps,
+                "self_profile": self.self_profile,
             }
 
 
@@ -97,6 +102,8 @@ class Sanitized:
         Remarks that are not hazards, by instruction: copies without a wait.
     set_aside : SetAside
         Host code beside the kernels that is not compiled.
+    self_profiles : tuple of SelfProfile
+        The simulator's time for each launch, if requested.
     """
 
     target: str
@@ -109,6 +116,7 @@ class Sanitized:
     unused: tuple[Suppression, ...] = ()
     notes: tuple[str, ...] = ()
     set_aside: SetAside = field(default_factory=SetAside)
+    self_profiles: tuple[SelfProfile, ...] = ()
 
     @property
     def clean(self) -> bool:
@@ -185,6 +193,7 @@ class Collected:
         """PTX names of the remaining launches of this run."""
         self.hazards: dict[tuple[str, str, int], SanitizedHazard] = {}
         self.notes: dict[str, None] = {}
+        self.self_profiles: list[SelfProfile] = []
 
     @contextmanager
     def run(self, label: str, names: Sequence[str]) -> Iterator[None]:
@@ -212,6 +221,7 @@ class Collected:
         """Record the report of the run's next launch."""
         name = self.names.pop(0)
         self._hazards(name, report.hazards)
+        self.self_profiles.extend(filter(None, [report.self_profile]))
         self.notes |= dict.fromkeys(f"{name}: {note.message}" for note in report.notes)
 
     def compared(self, name: str, wrong: Sequence[str]) -> None:
@@ -249,4 +259,5 @@ class Collected:
             *ran,
             *suppress(groups, [*suppressions, *suppressions_in(sources)]),
             tuple(sorted(self.notes)),
+            self_profiles=tuple(self.self_profiles),
         )

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from llvmlite import ir
-
 from warpsan.analysis.definedness import follows_load
 from warpsan.checks.orders import SAME_GPU, is_communication, memory_order
 from warpsan.checks.shadow import granule_of
@@ -36,14 +34,12 @@ from warpsan.host.memory import LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS
 from warpsan.ptx.ir import Instruction
 from warpsan.ptx.modifiers import Mods
 from warpsan.semantics.homes import keep_in_buffer
+from warpsan.semantics.shared_marks import check_read, check_write
 
 __all__ = ["Place", "check_step", "strong_effect", "watch_access", "watch_copy"]
 
 _SPACES = ("shared", "shared::cluster", "global")
 _SHARED: dict[str, Callable[..., int]] = {
-    "load": watch.read_shared,
-    "load.followed": watch.read_followed,
-    "store": watch.write_shared,
     "update": watch.update_shared,
     "copy": watch.copy_begins,
 }
@@ -283,15 +279,16 @@ def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, st
             return code.call(function, context, mask, WORD64(width))
         if space == "shared::cluster":
             return code.call(watch_cluster, context, mask, present, WORD64(width), WORD64(_CLUSTER[does]))
-        active = code.active
-        low = _least(where(active, places, places.like((1 << 62) - 1)))
-        high = _least(where(active, -places, places.like(1 << 62)))
         if does in ("load", "load.followed"):
-            status = code.call(_SHARED[does], context, mask, low, b.neg(high), WORD64(width))
+            status = check_read(code, places, width, shift, followed=does == "load.followed")
             _mark_read(code, places, width, shift)
             _note_partial_read(code, present, width, shift)
             return status
-        return code.call(_SHARED[does], context, mask, present, low, b.neg(high), WORD64(width))
+        if does == "store":
+            return check_write(code, present, places, width, shift)
+        low = where(code.active, places, places.like((1 << 62) - 1)).reduced("smin")
+        high = where(code.active, places, places.like(-(1 << 62))).reduced("smax")
+        return code.call(_SHARED[does], context, mask, present, low, high, WORD64(width))
 
     def build(code: OperationCode) -> None:
         # A lane without a place still executes the instruction.
@@ -382,15 +379,6 @@ def _note_partial_read(code: OperationCode, present: Any, width: int, shift: int
                 again = ((before & 0xFFFF) == own) & (before > last)
                 b.store(where(again, after & noted, after).value, masks, align=4)
                 b.store(tag.value, tags, align=8)
-
-
-def _least(values: Lanes) -> Any:
-    """The least of all lanes, an ``i64``."""
-    module, name = values.builder.module, f"llvm.vector.reduce.smin.v{values.count}i64"
-    function = module.globals.get(name)
-    if function is None:
-        function = ir.Function(module, ir.FunctionType(WORD64, [values.value.type]), name)
-    return values.builder.call(function, [values.value])
 
 
 def check_step(code: OperationCode, space: str, address: Lanes, differ: Any) -> None:

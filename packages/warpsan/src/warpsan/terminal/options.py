@@ -8,7 +8,15 @@ import typer
 
 from warpsan.errors import UserError
 
-__all__ = ["JsonOption", "LaunchOption", "MaxStepsOption", "NumericsOption", "at_least", "checked_numerics"]
+__all__ = [
+    "JsonOption",
+    "LaunchOption",
+    "MaxStepsOption",
+    "NumericsOption",
+    "SelfProfileOption",
+    "at_least",
+    "checked_numerics",
+]
 
 JsonOption = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON too; - is standard output.")
@@ -30,6 +38,10 @@ LaunchOption = Annotated[
 NumericsOption = Annotated[
     str | None,
     typer.Option(metavar="N", help="Rule of the simulator's tensor-core sums: hardware (the default) or float32."),
+]
+SelfProfileOption = Annotated[
+    bool,
+    typer.Option("--self-profile", help="Show the simulator's own time by phase, check, unit and operation."),
 ]
 
 

@@ -28,10 +28,13 @@ from warpsan.engine.layout import (
     PAGE_FLYING,
     PAGE_FULL,
     PAGE_GENERIC,
+    PAGE_OTHERS,
+    PAGE_OWNER,
     PAGE_READ,
     PAGE_READING,
     PAGE_SHIFT,
     PAGE_TAG,
+    PAGE_WRITTEN,
     PAGES,
     PARTIAL_MASKS,
     PARTIAL_READS,
@@ -49,14 +52,17 @@ from warpsan.engine.layout import (
     WRITTEN,
     WRITTEN_BYTES,
 )
-from warpsan.engine.pages import page_written, write_page
+from warpsan.engine.pages import page_word, page_written
 from warpsan.engine.suspects import note_unwritten, suspect
-from warpsan.engine.updates import mark_updated, updates_before
+from warpsan.engine.updates import mark_updated, page_updated, updates_before
 from warpsan.engine.words import load8, load32, load64, store8, store32, store64
 
 __all__ = [
     "copies_landed",
     "copy_begins",
+    "look_at_pages",
+    "look_before_write",
+    "mark_pages",
     "mark_written",
     "read_followed",
     "read_shared",
@@ -64,38 +70,65 @@ __all__ = [
     "write_shared",
 ]
 
+OF_BYTES, OF_WRITES, OF_COPIES_THERE, OF_READS, OF_PARTIAL_READS, OF_UPDATES = 1, 2, 4, 8, 16, 32
+"""Checks of granules, as bits: whether the bytes have been written; whether writes, copies in flight, reads, reads
+without some lanes of the warp, and atomic operations come before."""
+
 
 def read_shared(context: int, mask: int, low: int, high: int, width: int) -> int:
     """Lanes read; their offsets are in the scratch, and the least and the greatest are arguments. Returns a status.
 
     The calling operation marks the granules that are read.
     """
-    cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
-    full = load64(context + 8 * PAGE_FULL) + 8 * load64(context + 8 * PAGES) * cta
-    for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
-        if load64(full + 8 * page) == 0:
-            status = defined(context, mask, width, cta, low, high)
-            if status != 0:
-                return status
-            break
+    if look_at_pages(context, low, high, width) & OF_BYTES:
+        cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
+        status = defined(context, mask, width, cta)
+        if status != 0:
+            return status
     return read_followed(context, mask, low, high, width)
+
+
+def look_at_pages(context: int, low: int, high: int, width: int) -> int:
+    """Note a read in its pages. Returns the checks of granules that it needs, as bits."""
+    warp = load64(context + 8 * CURRENT)
+    cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
+    now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
+    floor = load64(load64(context + 8 * FLOORS) + 8 * warp)
+    first, last = 8 * load64(context + 8 * PAGES) * cta, high + width - 1
+    read, flying = load64(context + 8 * PAGE_READ) + first, load64(context + 8 * PAGE_FLYING) + first
+    written, full = load64(context + 8 * PAGE_WRITTEN) + first, load64(context + 8 * PAGE_FULL) + first
+    needs = OF_UPDATES if page_updated(context, cta, low, last, floor) else 0
+    for page in range(low >> PAGE_SHIFT, (last >> PAGE_SHIFT) + 1):
+        if load64(full + 8 * page) == 0 and note_full(context, cta, page) == 0:
+            needs |= OF_BYTES
+        if load64(flying + 8 * page) != 0:
+            needs |= OF_COPIES_THERE
+        if load64(written + 8 * page) > floor and page_written(context, cta, page, warp):
+            needs |= OF_WRITES
+        if load64(read + 8 * page) < now:
+            store64(read + 8 * page, now)
+    store64(load64(context + 8 * LAST_READ) + 8 * warp, now)
+    return needs
+
+
+def note_full(context: int, cta: int, page: int) -> int:
+    """Note whether all of a page has been written. Returns it."""
+    begin = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta + (page << PAGE_SHIFT - 3)
+    for k in range(1 << PAGE_SHIFT - 6):
+        if load64(begin + 8 * k) != -1:
+            return 0
+    store64(page_word(context, PAGE_FULL, cta, page), 1)
+    return 1
 
 
 def read_followed(context: int, mask: int, low: int, high: int, width: int) -> int:
     """Lanes read bytes that may be unwritten: undefined bytes are tracked. Otherwise as :func:`read_shared`."""
     warp = load64(context + 8 * CURRENT)
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
-    now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
-    first = 8 * load64(context + 8 * PAGES) * cta
-    read, flying = load64(context + 8 * PAGE_READ) + first, load64(context + 8 * PAGE_FLYING) + first
-    suspect = 0
-    for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
-        if load64(flying + 8 * page) != 0 or page_written(context, cta, page, warp):
-            suspect = 1
-        if load64(read + 8 * page) < now:
-            store64(read + 8 * page, now)
-    store64(load64(context + 8 * LAST_READ) + 8 * warp, now)
-    status = writes_before(context, mask, width, warp, cta, NOT_READABLE) if suspect else 0
+    needs = look_at_pages(context, low, high, width)
+    status = (
+        writes_before(context, mask, width, warp, cta, NOT_READABLE) if needs & (OF_WRITES | OF_COPIES_THERE) else 0
+    )
     return status if status != 0 else updates_before(context, mask, low, high, width)
 
 
@@ -153,7 +186,7 @@ def partial_reads_before(context: int, mask: int, width: int, warp: int, cta: in
     return 0
 
 
-def defined(context: int, mask: int, width: int, cta: int, low: int, high: int) -> int:
+def defined(context: int, mask: int, width: int, cta: int) -> int:
     """Whether all bytes that lanes read have been written. Returns a status."""
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
@@ -167,15 +200,6 @@ def defined(context: int, mask: int, width: int, cta: int, low: int, high: int) 
                 bad |= 1 << lane
     if bad != 0:
         return note_unwritten(context, load64(context + 8 * CURRENT_RECORD), bad, width, places)
-    pages = load64(context + 8 * PAGE_FULL) + 8 * load64(context + 8 * PAGES) * cta
-    for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
-        begin = written + (page << PAGE_SHIFT - 3)
-        full = 1
-        for k in range(1 << PAGE_SHIFT - 6):
-            if load64(begin + 8 * k) != -1:
-                full = 0
-                break
-        store64(pages + 8 * page, full)
     return 0
 
 
@@ -205,7 +229,7 @@ def update_shared(context: int, mask: int, present: int, low: int, high: int, wi
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
     status = may_write(context, mask, present, low, high, width)
     if status == 0:
-        status = defined(context, mask, width, cta, low, high)
+        status = defined(context, mask, width, cta)
     if status == 0:
         mark_updated(context, mask, width)
         places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
@@ -217,33 +241,41 @@ def update_shared(context: int, mask: int, present: int, low: int, high: int, wi
 
 
 def may_write(context: int, mask: int, present: int, low: int, high: int, width: int) -> int:
-    """Whether the writes come after all other accesses. Returns a status."""
+    """Whether the writes come after all other accesses but updates. Returns a status."""
     warp = load64(context + 8 * CURRENT)
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
-    floor = load64(load64(context + 8 * FLOORS) + 8 * warp)
-    first = 8 * load64(context + 8 * PAGES) * cta
-    read = load64(context + 8 * PAGE_READ) + first
-    flying, reading = load64(context + 8 * PAGE_FLYING) + first, load64(context + 8 * PAGE_READING) + first
-    met = load64(load64(context + 8 * VECTORS) + 8 * (load64(context + 8 * ACTORS) + 1) * warp)
-    after_writes = 0
-    after_reads = 0
-    after_partial_reads = 0
-    for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
-        if (load64(flying + 8 * page) | load64(reading + 8 * page)) != 0 or page_written(context, cta, page, warp):
-            after_writes = 1
-        if load64(read + 8 * page) > floor:
-            after_reads = 1
-        if load64(read + 8 * page) > met:
-            after_partial_reads = load64(context + 8 * PARTIAL_READS)
-    if after_writes:
+    needs = look_before_write(context, low, high, width)
+    if needs & (OF_WRITES | OF_COPIES_THERE):
         status = writes_before(context, mask, width, warp, cta, -1)
         if status != 0:
             return status
-    if after_partial_reads != 0:
+    if needs & OF_PARTIAL_READS:
         status = partial_reads_before(context, mask, width, warp, cta)
         if status != 0:
             return status
-    return reads_before(context, mask, width, warp, cta) if after_reads else 0
+    return reads_before(context, mask, width, warp, cta) if needs & OF_READS else 0
+
+
+def look_before_write(context: int, low: int, high: int, width: int) -> int:
+    """The checks of granules that writes to pages need, as bits."""
+    warp = load64(context + 8 * CURRENT)
+    cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
+    floor = load64(load64(context + 8 * FLOORS) + 8 * warp)
+    first, last = 8 * load64(context + 8 * PAGES) * cta, high + width - 1
+    read, written = load64(context + 8 * PAGE_READ) + first, load64(context + 8 * PAGE_WRITTEN) + first
+    flying, reading = load64(context + 8 * PAGE_FLYING) + first, load64(context + 8 * PAGE_READING) + first
+    met = load64(load64(context + 8 * VECTORS) + 8 * (load64(context + 8 * ACTORS) + 1) * warp)
+    needs = OF_UPDATES if page_updated(context, cta, low, last, floor) else 0
+    for page in range(low >> PAGE_SHIFT, (last >> PAGE_SHIFT) + 1):
+        if (load64(flying + 8 * page) | load64(reading + 8 * page)) != 0:
+            needs |= OF_COPIES_THERE
+        if load64(written + 8 * page) > floor and page_written(context, cta, page, warp):
+            needs |= OF_WRITES
+        if load64(read + 8 * page) > floor:
+            needs |= OF_READS
+        if load64(read + 8 * page) > met and load64(context + 8 * PARTIAL_READS) != 0:
+            needs |= OF_PARTIAL_READS
+    return needs
 
 
 def reads_before(context: int, mask: int, width: int, warp: int, cta: int) -> int:
@@ -281,8 +313,6 @@ def mark_written(context: int, mask: int, there: int, width: int) -> None:
     writers = load64(context + 8 * WRITERS) + 8 * load64(context + 8 * GRANULES) * cta
     masks = load64(context + 8 * WRITE_MASKS) + 4 * load64(context + 8 * GRANULES) * cta
     written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
-    generic = load64(context + 8 * PAGE_GENERIC) + 8 * load64(context + 8 * PAGES) * cta
-    tags = load64(context + 8 * PAGE_TAG) + 8 * load64(context + 8 * PAGES) * cta
     last = -1
     for lane in range(32):
         if mask >> lane & 1:
@@ -296,9 +326,26 @@ def mark_written(context: int, mask: int, there: int, width: int) -> None:
             mark_bytes(written, offset, width)
             if offset >> PAGE_SHIFT != last:
                 last = offset >> PAGE_SHIFT
-                write_page(context, cta, last, warp, now)
-                store64(generic + 8 * last, max(now, load64(generic + 8 * last)))
-                store64(tags + 8 * last, 0)
+                mark_pages(context, cta, last, 1, warp, now)
+
+
+def mark_pages(context: int, cta: int, first: int, pages: int, warp: int, now: int) -> None:
+    """A warp has written to pages at a time: those from the first one on whose bits are set."""
+    written, generic = page_word(context, PAGE_WRITTEN, cta, first), page_word(context, PAGE_GENERIC, cta, first)
+    owner, others = page_word(context, PAGE_OWNER, cta, first), page_word(context, PAGE_OTHERS, cta, first)
+    tags = page_word(context, PAGE_TAG, cta, first)
+    page = 0
+    while pages != 0:
+        if pages & 1:
+            before = load64(written + page)
+            if load64(owner + page) != warp:
+                store64(owner + page, warp)
+                store64(others + page, before)
+            store64(written + page, max(now, before))
+            store64(generic + page, max(now, load64(generic + page)))
+            store64(tags + page, 0)
+        pages = pages >> 1 & (1 << 63) - 1
+        page += 8
 
 
 def mark_bytes(written: int, offset: int, width: int) -> None:

@@ -1,0 +1,290 @@
+"""The checks and marks of accesses to shared memory in the code of operations.
+
+The granules of all lanes are compared with one number, or marked, without a branch for each lane. Only an access for
+which that does not decide calls the functions of :mod:`warpsan.engine.watch.shared_memory`, which go lane by lane.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from warpsan.engine import layout, watch
+from warpsan.engine.clocks import lanes_there
+from warpsan.engine.lanes import WORD32, WORD64, Lanes, llvm_type, where
+from warpsan.engine.layout import PAGE_SHIFT, WARP
+from warpsan.engine.operation import OperationCode
+from warpsan.engine.watch.shared_memory import OF_BYTES, OF_PARTIAL_READS, OF_READS, OF_WRITES
+
+__all__ = ["check_read", "check_write"]
+
+
+def check_read(code: OperationCode, places: Lanes, width: int, shift: int, *, followed: bool) -> Any:
+    """The status of reads of ``width`` bytes at offsets in the CTA's shared memory, s64, which are in the scratch too;
+    their pages are marked. ``shift`` is the binary logarithm of the bytes of a granule. With ``followed``, the bytes
+    may be unwritten."""
+    marks = SharedMarks.of(code, places, width, shift)
+    return marks.if_any(lambda: marks.read(followed=followed))
+
+
+def check_write(code: OperationCode, present: Any, places: Lanes, width: int, shift: int) -> Any:
+    """The status of writes; as :func:`check_read`. ``present`` has all lanes that execute the instruction, an
+    ``i64``. The granules and pages are marked."""
+    marks = SharedMarks.of(code, places, width, shift)
+    return marks.if_any(lambda: marks.write(present))
+
+
+@dataclass(frozen=True)
+class SharedMarks:
+    """An access of the active lanes. Inactive lanes repeat that of an active one.
+
+    Attributes
+    ----------
+    code : OperationCode
+    places : Lanes
+        Offsets in the CTA's shared memory, s64.
+    low, high : llvmlite.ir.Value
+        The least and the greatest offset of the active lanes, ``i64``.
+    width, shift : int
+        Bytes of each lane; binary logarithm of the bytes of a granule.
+    offsets, bits : llvmlite.ir.Value
+        Pointers to the offsets, and to the lane whose access it is as a bit, 32 of each.
+    """
+
+    code: OperationCode
+    places: Lanes
+    low: Any
+    high: Any
+    width: int
+    shift: int
+    offsets: Any
+    bits: Any
+
+    @classmethod
+    def of(cls, code: OperationCode, places: Lanes, width: int, shift: int) -> SharedMarks:
+        """The access of the active lanes."""
+        b, active = code.builder, code.active
+        low = where(active, places, places.like((1 << 62) - 1)).reduced("smin")
+        high = where(active, places, places.like(-(1 << 62))).reduced("smax")
+        lanes = code.constant("u32", 0).each("u32", [1 << lane for lane in range(WARP)])
+        lowest = where(active & (places == code.spread(low, "s64")), lanes, 0).reduced("umax")
+        places, bits = where(active, places, code.spread(low, "s64")), where(active, lanes, code.spread(lowest, "u32"))
+        rows = []
+        for row in (places, bits):
+            with b.goto_entry_block():
+                rows.append(b.alloca(row.value.type))
+            rows[-1].align = 64
+            b.store(row.value, rows[-1], align=64)
+        return cls(code, places, low, high, width, shift, rows[0], rows[1])
+
+    @property
+    def many(self) -> int:
+        """Granules of each lane."""
+        return max(self.width >> self.shift, 1)
+
+    def if_any(self, check: Callable[[], Any]) -> Any:
+        """The status of a check, or DONE without active lanes."""
+        b = self.code.builder
+        return self._choose(b.icmp_signed("!=", self.code.mask, WORD32(0)), check, WORD64(layout.DONE))
+
+    # ---- reads and writes -------------------------------------------------------------------------------------------
+
+    def read(self, *, followed: bool) -> Any:
+        """Check reads, and mark their pages. Returns a status."""
+        code, b = self.code, self.code.builder
+        span = self.low, self.high, WORD64(self.width)
+        needs = code.call(watch.look_at_pages, self._context, *span)
+        if followed:
+            needs = b.and_(needs, WORD64(~OF_BYTES))
+        function = watch.read_followed if followed else watch.read_shared
+        tests = {OF_BYTES: self._are_written, OF_WRITES: self._writes_before}
+        fine = self._hold(needs, tests)
+        mask = b.zext(code.mask, WORD64)
+        return self._choose(b.not_(fine), lambda: code.call(function, self._context, mask, *span), WORD64(layout.DONE))
+
+    def write(self, present: Any) -> Any:
+        """Check and mark writes. Returns a status."""
+        code, b = self.code, self.code.builder
+        span = self.low, self.high, WORD64(self.width)
+        needs = code.call(watch.look_before_write, self._context, *span)
+        tests = {
+            OF_WRITES: self._writes_before,
+            OF_READS: self._reads_before,
+            OF_PARTIAL_READS: self._partial_reads_before,
+        }
+        slow, fast = b.append_basic_block("slow"), b.append_basic_block("fast")
+        b.cbranch(self._hold(needs, tests), fast, slow)
+        b.position_at_end(slow)
+        b.ret(code.call(watch.write_shared, self._context, b.zext(code.mask, WORD64), present, *span))
+        b.position_at_end(fast)
+        self._mark(present)
+        return WORD64(layout.DONE)
+
+    def _mark(self, present: Any) -> None:
+        """The granules and the pages have been written."""
+        code, b = self.code, self.code.builder
+        warp, cta = code.context(layout.CURRENT), b.load(code.state(layout.WARP_CTA), typ=WORD64)
+        now = self._word_of(layout.CLOCKS, warp)
+        tag = code.spread(b.or_(b.shl(now, WORD64(16)), warp), "s64", self.many)
+        there = code.call(lanes_there, self._context, present)
+        apart = b.icmp_signed("==", there, WORD64(0))
+        writers, masks = self._of_cta(layout.WRITERS, 8), self._of_cta(layout.WRITE_MASKS, 4)
+        # A granule that several lanes write at one time comes after none of them.
+        again = self._if(apart, lambda: self._any(lambda at, bit: self._at(writers, at, "s64") == tag))
+        common = code.spread(b.trunc(there, WORD32), "u32", self.many)
+        with b.if_then(b.not_(again)), self._each_lane() as (granule, bit):
+            b.store(tag.value, self._pointer(writers, granule, "s64"), align=8)
+            lanes = b.select(apart, code.spread(bit, "u32", self.many).value, common.value)
+            b.store(lanes, self._pointer(masks, granule, "u32"), align=4)
+        alone = functools.partial(code.spread, type_="u32", count=self.many)
+        several = self._if(apart, lambda: self._any(lambda at, bit: self._at(masks, at, "u32") != alone(bit)))
+        page = b.ashr(self.low, WORD64(PAGE_SHIFT))
+        far = b.icmp_signed(">", b.sub(b.ashr(self.high, WORD64(PAGE_SHIFT)), page), WORD64(63))
+        slowly = functools.reduce(b.or_, [again, several, far, b.not_(self._are_written())])
+        with b.if_else(slowly, likely=False) as (one_by_one, together):
+            with one_by_one:
+                mask = b.zext(code.mask, WORD64)
+                code.call(watch.mark_written, self._context, mask, there, WORD64(self.width))
+            with together:
+                number = (self.places >> PAGE_SHIFT) - code.spread(page, "s64")
+                pages = (number.like(1) << (number & 63)).reduced("or")
+                code.call(watch.mark_pages, self._context, cta, page, pages, warp, now)
+
+    # ---- tests of all granules, i1 ----------------------------------------------------------------------------------
+
+    def _hold(self, needs: Any, tests: Mapping[int, Callable[[], Any]]) -> Any:
+        """Whether an access needs no checks, or only such that have tests, and these hold."""
+        b, quick = self.code.builder, functools.reduce(operator.or_, tests)
+
+        def hold() -> Any:
+            fine: Any = ir.IntType(1)(1)
+            for bit, test in tests.items():
+                wanted = b.icmp_signed("!=", b.and_(needs, WORD64(bit)), WORD64(0))
+                fine = b.and_(fine, self._choose(wanted, test, ir.IntType(1)(1)))
+            return fine
+
+        simple = b.icmp_signed("==", b.and_(needs, WORD64(~quick)), WORD64(0))
+        some = b.icmp_signed("!=", needs, WORD64(0))
+        return self._choose(some, lambda: self._if(simple, hold), ir.IntType(1)(1))
+
+    def _are_written(self) -> Any:
+        """Whether all bytes have been written."""
+        code, b = self.code, self.code.builder
+        written = self._of_cta(layout.WRITTEN, 1, layout.WRITTEN_BYTES)
+        missing, need = code.loop_value(code.constant("u32", 0, 1)), (1 << self.width) - 1
+        with code.loop(WORD64(WARP)) as lane:
+            place = b.load(b.gep(self.offsets, [lane], source_etype=WORD64), typ=WORD64)
+            word = b.load(code.at(written, b.ashr(place, WORD64(3))), typ=WORD32, align=1)
+            bits = b.lshr(word, b.and_(b.trunc(place, WORD32), WORD32(7)))
+            missing.set(missing.get() | code.spread(b.and_(b.not_(bits), WORD32(need)), "u32", 1))
+        return (missing.get() == 0).any()
+
+    def _writes_before(self) -> Any:
+        """Whether all writes come before: those of all other warps, or of lanes of the current one that the lane comes
+        after."""
+        warp = self.code.context(layout.CURRENT)
+        actor = self.code.spread(warp, "s64", self.many)
+        words, floor = (layout.WRITERS, layout.WRITE_MASKS), self._word_of(layout.FLOORS, warp)
+        return self._tags_before(words, floor, lambda tag, contains: ((tag & 0xFFFF) == actor) & contains)
+
+    def _partial_reads_before(self) -> Any:
+        """Whether no lane writes bytes that other lanes of its warp have read without it."""
+        code, b = self.code, self.code.builder
+        warp = code.context(layout.CURRENT)
+        met = self._word_of(layout.VECTORS, b.mul(b.add(code.context(layout.ACTORS), WORD64(1)), warp))
+        actor = code.spread(warp, "s64", self.many)
+        words = layout.PARTIAL_TAGS, layout.PARTIAL_MASKS
+        return self._tags_before(words, met, lambda tag, contains: ((tag & 0xFFFF) != actor) | contains)
+
+    def _tags_before(self, words: tuple[int, int], time: Any, fine: Callable[[Lanes, Lanes], Lanes]) -> Any:
+        """Whether all tags have times up to a given one, or are ``fine``, given whether their mask contains the
+        lane."""
+        code, b = self.code, self.code.builder
+        limit = code.spread(b.or_(b.shl(time, WORD64(16)), WORD64(0xFFFF)), "s64", self.many)
+        tags, masks = self._of_cta(words[0], 8), self._of_cta(words[1], 4)
+
+        def late(granule: Any, bit: Any) -> Lanes:
+            tag = self._at(tags, granule, "s64")
+            contains = (self._at(masks, granule, "u32") & code.spread(bit, "u32", self.many)) != 0
+            return ~((tag <= limit) | fine(tag, contains))
+
+        later = self._any(lambda granule, _: self._at(tags, granule, "s64") > limit)
+        return self._choose(later, lambda: b.not_(self._any(late)), ir.IntType(1)(1))
+
+    def _reads_before(self) -> Any:
+        """Whether all reads by other warps come before."""
+        code, b = self.code, self.code.builder
+        warp, planes = code.context(layout.CURRENT), code.context(layout.PLANES)
+        first = b.mul(planes, b.load(code.state(layout.WARP_CTA), typ=WORD64))
+        vector = b.mul(code.context(layout.ACTORS), warp)
+        late = code.loop_value(code.constant("u32", 0, 1))
+        with code.loop(planes) as other:
+            met = self._word_of(layout.VECTORS, b.add(vector, other))
+            last = self._word_of(layout.LAST_READ, other)
+            with b.if_then(b.and_(b.icmp_signed("!=", other, warp), b.icmp_signed(">", last, met))):
+                place = b.mul(b.mul(code.context(layout.GRANULES), b.add(first, other)), WORD64(4))
+                plane, limit = code.at(code.pointer(layout.READERS), place), code.spread(met, "s64", self.many)
+                later = self._any(lambda granule, _: self._at(plane, granule, "s32").to("s64") > limit)
+                late.set(late.get() | code.spread(b.zext(later, WORD32), "u32", 1))
+        return (late.get() == 0).any()
+
+    def _any(self, test: Callable[[Any, Any], Lanes]) -> Any:
+        """Whether a test holds for any granule. It gets the first granule of each lane, and the lane as a bit."""
+        holds = self.code.loop_value(self.code.constant("pred", 0, self.many))
+        with self._each_lane() as (granule, bit):
+            holds.set(holds.get() | test(granule, bit))
+        return holds.get().any()
+
+    # ---- code -------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _each_lane(self) -> Iterator[tuple[Any, Any]]:
+        """A loop over the lanes: the first granule of each, an ``i64``, and the lane as a bit, an ``i32``."""
+        b = self.code.builder
+        with self.code.loop(WORD64(WARP)) as lane:
+            place = b.load(b.gep(self.offsets, [lane], source_etype=WORD64), typ=WORD64)
+            bit = b.load(b.gep(self.bits, [lane], source_etype=WORD32), typ=WORD32)
+            yield b.ashr(place, WORD64(self.shift)), bit
+
+    def _pointer(self, base: Any, granule: Any, type_: str) -> Any:
+        return self.code.builder.gep(base, [granule], source_etype=llvm_type(type_).element)
+
+    def _at(self, base: Any, granule: Any, type_: str) -> Lanes:
+        """The elements of a lane's granules in an array."""
+        vector = llvm_type(type_, self.many)
+        return self.code.load(self._pointer(base, granule, type_), type_, self.many, vector.element.width // 8)
+
+    def _if(self, condition: Any, test: Callable[[], Any]) -> Any:
+        """Whether a condition and a test hold, an ``i1``."""
+        return self._choose(condition, test, ir.IntType(1)(0))
+
+    def _choose(self, condition: Any, value: Callable[[], Any], otherwise: Any) -> Any:
+        """A value under a condition, and another one otherwise."""
+        b, before = self.code.builder, self.code.builder.block
+        with b.if_then(condition):
+            chosen, after = value(), b.block
+        result = b.phi(otherwise.type)
+        result.add_incoming(otherwise, before)
+        result.add_incoming(chosen, after)
+        return result
+
+    @property
+    def _context(self) -> Any:
+        return self.code.builder.ptrtoint(self.code.base, WORD64)
+
+    def _word_of(self, word: int, number: Any) -> Any:
+        """An element of an array of int64."""
+        b = self.code.builder
+        return b.load(b.gep(self.code.pointer(word), [number], source_etype=WORD64), typ=WORD64)
+
+    def _of_cta(self, word: int, size: int, count: int = layout.GRANULES) -> Any:
+        """The CTA's part of an array, with elements of ``size`` bytes; ``count`` has their number."""
+        code, b = self.code, self.code.builder
+        cta = b.load(code.state(layout.WARP_CTA), typ=WORD64)
+        return code.at(code.pointer(word), b.mul(b.mul(code.context(count), cta), WORD64(size)))
