@@ -150,7 +150,7 @@ class ReproContent(Content):
 
 
 class SanitizeContent(Content):
-    """See :class:`sdpalab.run.sanitize.Sanitized`; ``groups`` are the hazards by kind and pair of source lines."""
+    """See :class:`warpsan.sanitize.Sanitized`; ``groups`` are the hazards by kind and pair of source lines."""
 
     target: str
     config: str

@@ -151,7 +151,7 @@ def _kernel(
     """The outcome, and the folders of the kernel's sources."""
     from sdpalab.jobs.sanitizing import sanitize_by_jobs
     from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
-    from sdpalab.run.sanitize import sanitize_kernel, small_problems
+    from sdpalab.judge.sanitize import sanitize_kernel, small_problems
 
     with kernel_in_sandbox(name, arch=arch, else_say="there is no PTX to run", include_dirs=include_dirs) as kernel:
         config = kernel.config_with(parse_settings(settings))

@@ -168,7 +168,7 @@ def _as_the_op(launch: TorchLaunch) -> Callable[..., torch.Tensor]:
 
     It raises RuntimeError if that function falls back to torch.
     """
-    from sdpalab.run.torch_inputs import check_together, unfit_reason
+    from sdpalab.torch_inputs import check_together, unfit_reason
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **further: torch.Tensor) -> torch.Tensor:
         grouped = q.shape[1] != k.shape[1]
