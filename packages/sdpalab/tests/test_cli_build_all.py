@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from sdpalab.cli import main
-from sdpalab.commands.build_all import COMPARED, TIMED, modules_for
 from sdpalab.compile import Cache, build
 from sdpalab.judge.cases import cases_for
 from sdpalab.judge.session import judge_candidate
@@ -17,6 +16,7 @@ from sdpalab.kernels import registry
 from sdpalab.kernels.kernel import Config, CudaKernel
 from sdpalab.kernels.plan import Launch
 from sdpalab.kernels.registry import KERNELS
+from sdpalab.measure.prebuild import COMPARED, TIMED, KernelBuilds, modules_for
 from sdpalab.problem import MISSION, Problem
 from sdpalab.run import SimulatedExecutor
 from warpsan.gpus import default_sms
@@ -126,12 +126,12 @@ def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_shapes_that_are_timed_can_be_others(two_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def build_all(console: object, kernels: object, arch: str, timed: list[Problem]) -> dict[str, object]:
-        asked.append((arch, timed))
-        return {"ok": True, "modules": 0, "compiled": 0, "cache": "", "skipped": []}
+    def build_modules(kernel: CudaKernel, arch: str, timed: list[Problem], *, progress: object) -> KernelBuilds:
+        asked.append((kernel.name, arch, timed))
+        return KernelBuilds(kernel.name, (), (), 0.0)
 
-    monkeypatch.setattr("sdpalab.commands.build_all.build_all", build_all)
+    monkeypatch.setattr("sdpalab.measure.prebuild.build_modules", build_modules)
     assert main(["build", "--all", "--arch", "sm_90", "--shape", "1,2,300,64", "--shape", "small", "--causal"]) == 0
     assert main(["build", "--all", "--arch", "sm_90a"]) == 0
     small = [Problem(1, 2, 300, 64, causal=True), Problem(1, 2, 64, 64, causal=True)]
-    assert asked == [("sm_90", small), ("sm_90a", TIMED)]
+    assert asked == [("cublas", "sm_90", small), ("cublas", "sm_90a", TIMED), ("hopper", "sm_90a", TIMED)]

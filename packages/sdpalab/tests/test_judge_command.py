@@ -16,10 +16,10 @@ import pytest
 
 from sdpalab.cli import main
 from sdpalab.commands import last_failed, progress
-from sdpalab.commands.junit import to_junit
 from sdpalab.errors import UserError
 from sdpalab.evidence import verify_bundle
 from sdpalab.judge.cases import cases_for, cases_named
+from sdpalab.judge.junit import to_junit
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.problem import Problem
 

@@ -30,6 +30,7 @@ ROOMS = (
     "kernels",
     "compile",
     "run",
+    "torch_inputs",
     "judge",
     "bugs",
     "doctor",

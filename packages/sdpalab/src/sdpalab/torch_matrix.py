@@ -15,13 +15,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
@@ -38,95 +38,88 @@ from sdpalab.judge.cases import CaseSpec
 from sdpalab.judge.rule.limits import UNIT_ROUNDOFF, measure
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.torch_backends import BACKENDS, BackendUnavailable, backend_device, backend_output
-from sdpalab.judge.verdict import Errors, Status
-from sdpalab.problem import Problem
+from sdpalab.judge.verdict import Errors, Status, keeps_original_contract
 from warpsan.build import key_of
+from warpsan.sanitize import Progress
 
-__all__ = ["CHOICE", "CONTRACT", "KERNEL", "CannotInstall", "check_version", "conclude", "install", "run_matrix"]
+__all__ = ["CHOICE", "KERNEL", "CannotInstall", "conclude", "install", "run_matrix", "versions_for"]
 
 KERNEL, CHOICE = "kernel", "own choice"
 """Names of two outputs of a version: the candidate's, and that of the backend that torch chooses."""
 
-CONTRACT = {"max_abs": 0.06, "rel_l2": 1e-3}
-"""The original contract: largest distances of an output from torch's own choice of the same version."""
-
 Row = dict[str, Any]
-Tell = Callable[[str], None]
 
 _VERSION = re.compile(r"(\d+)(?:\.(\d+))?(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?(?:\+[a-z0-9.]+)?")
 _FOR_NUMPY_1 = ("numpy>=1.26,<2", "ml_dtypes")
 """Packages besides a torch older than 2.3, which does not accept arrays of NumPy 2."""
 _SAME = ("cuda-", "nvidia-cuda-")
 """Prefixes of the compiler's packages; another version would compile another kernel."""
-_BOOT = (
-    "import sys; sys.path[:0] = sys.argv[3:]; from sdpalab.torch_matrix import judge_here; judge_here(*sys.argv[1:3])"
-)
+_BOOT = "import sys; sys.path[:0] = sys.argv[2:]; from sdpalab.torch_matrix import judge_here; judge_here(sys.argv[1])"
 
 
 class CannotInstall(Exception):
     """No such version of torch; the message has the reason in one sentence."""
 
 
-def check_version(text: str) -> str:
-    """``text``, if it is a version of torch with attention.
+def versions_for(given: Sequence[str]) -> list[str]:
+    """The distinct versions in order; a single one is supplemented by that of this environment.
 
     Raises
     ------
     UserError
-        If it is not a version, or older than 2.0, the first with scaled_dot_product_attention.
+        Without a version, or if one is invalid or older than 2.0, the first with scaled_dot_product_attention.
     """
-    match = _VERSION.fullmatch(text)
-    if match is None:
-        raise UserError(f"--torch takes a version such as 2.5.1 or 2.5.1+cpu, not {text!r}")
-    if int(match[1]) < 2:
-        raise UserError(f"--torch {text}: scaled_dot_product_attention is in torch since 2.0")
-    return text
+    if not given:
+        raise UserError("--torch takes a version such as 2.5.1 and may be repeated: name at least one")
+    for text in given:
+        match = _VERSION.fullmatch(text)
+        if match is None:
+            raise UserError(f"--torch takes a version such as 2.5.1 or 2.5.1+cpu, not {text!r}")
+        if int(match[1]) < 2:
+            raise UserError(f"--torch {text}: scaled_dot_product_attention is in torch since 2.0")
+    versions = list(dict.fromkeys(given))
+    return versions if len(versions) > 1 or _is_installed(versions[0]) else [*versions, metadata.version("torch")]
 
 
-def install(version: str, packages: Sequence[str] = (), tell: Tell = lambda text: None) -> str:
+def _is_installed(version: str) -> bool:
+    here = metadata.version("torch")
+    return version in (here, here.partition("+")[0])
+
+
+def install(version: str, packages: Sequence[str] = (), progress: Progress = lambda text: None) -> str:
     """Folder with ``torch==version`` and ``packages``, from the cache or created now; empty for the installed torch.
 
     Raises
     ------
     CannotInstall
-        If pip fails, or the installed packages do not import.
+        If pip fails.
     """
-    here = metadata.version("torch")
-    if not packages and version in (here, here.partition("+")[0]):
+    if not packages and _is_installed(version):
         return ""
-    match = _VERSION.fullmatch(version)
-    assert match is not None, "the version was checked"
-    old = (int(match[1]), int(match[2] or 0)) < (2, 3)
+    old = tuple(map(int, re.findall(r"\d+", f"{version}.0")[:2])) < (2, 3)
     wanted = (f"torch=={version}", *(_FOR_NUMPY_1 if old else ()), *packages)
     installed = {each.name.lower().replace("_", "-"): each.version for each in metadata.distributions()}
     same = sorted(f"{name}=={installed[name]}" for name in installed if name.startswith(_SAME))
     folder = Cache().root / "torch" / f"{version}-{key_of(sys.version, *wanted, *same)[:12]}"
     if folder.is_dir():
         return str(folder)
-    tell(f"torch {version}: installing (gigabytes if it is a CUDA build)")
+    progress(f"torch {version}: installing (gigabytes if it is a CUDA build)")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as draft:
             constraints, target = Path(draft, "constraints.txt"), Path(draft, "packages")
             constraints.write_text("\n".join(same))
-            pip = ["-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
-            _checked("pip", *pip, "--target", str(target), "-c", str(constraints), *wanted)
-            _checked("import torch", "-c", f"import sys; sys.path.insert(0, {str(target)!r}); import torch")
+            pip = [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
+            command = [*pip, "--target", str(target), "-c", str(constraints), *wanted]
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+            if done.returncode:
+                errors = re.findall(r"^ERROR: (?!ResolutionImpossible)(.+)", done.stderr, re.MULTILINE)
+                raise CannotInstall(f"pip: {[f'exit code {done.returncode}', *errors][-1]}"[:500])
             with suppress(FileExistsError):  # another process created it meanwhile
                 os.rename(target, folder)
     except OSError as error:
         raise CannotInstall(f"{folder.parent} cannot be written: {error.strerror or error}") from None
     return str(folder)
-
-
-def _checked(name: str, *arguments: str) -> None:
-    """Run Python with ``arguments``; raise CannotInstall with the main line of its error if it fails."""
-    done = subprocess.run([sys.executable, "-I", *arguments], capture_output=True, text=True, errors="replace")
-    if done.returncode:
-        lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        complaints = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-        causes = [line for line in lines if line.startswith("The user requested ") or " depends on " in line]
-        raise CannotInstall(f"{name}: {'; '.join(causes) or (complaints or lines or ['no message'])[-1]}"[:500])
 
 
 def run_matrix(
@@ -136,9 +129,9 @@ def run_matrix(
     *,
     config: Mapping[str, str] | None = None,
     packages: Sequence[str] = (),
-    tell: Tell = lambda text: None,
+    progress: Progress = lambda text: None,
 ) -> list[Row]:
-    """Judge ``candidate`` with each version of torch, on cases with public seeds; one row per version, in order.
+    """Judge ``candidate`` with each of :func:`versions_for`, on cases with public seeds; one row per version, in order.
 
     A row has ``asked``, ``torch``, ``reason`` (why the verdict is missing; empty with a verdict), and with a verdict
     also ``verdict``, ``outputs`` (by name and case: digest and error against float64), ``contract_passed`` and
@@ -151,61 +144,53 @@ def run_matrix(
     MachineError
         If no version ran.
     """
-    chosen = [check_version(version) for version in dict.fromkeys(versions)]
-    tell("trying the candidate here")
+    chosen = versions_for(versions)
+    progress("trying the candidate here")
     judge_candidate(candidate, specs[:1], config=config)  # reports bad input before downloads of gigabytes
-    order = {
-        "candidate": candidate,
-        "config": dict(config or {}),
-        "specs": [{**asdict(spec), "problem": spec.problem.to_dict()} for spec in specs],
-    }
-    rows = [_run(version, packages, order, tell) for version in chosen]
+    order = pickle.dumps((candidate, config, specs))
+    rows = [_run(version, packages, order, progress) for version in chosen]
     if all(row["reason"] for row in rows):
         raise MachineError("; ".join(f"torch {row['asked']}: {row['reason']}" for row in rows))
     return rows
 
 
-def _run(version: str, packages: Sequence[str], order: Row, tell: Tell) -> Row:
+def _run(version: str, packages: Sequence[str], order: bytes, progress: Progress) -> Row:
     """Run one version in a process of its own."""
     row: Row = {"asked": version, "torch": None, "reason": ""}
     try:
-        folder = install(version, packages, tell)
+        folder = install(version, packages, progress)
     except CannotInstall as error:
         return row | {"reason": str(error)}
-    tell(f"torch {version}: judging")
+    progress(f"torch {version}: judging")
     path = [entry or str(Path.cwd()) for entry in ([folder] if folder else []) + sys.path]
     with tempfile.TemporaryDirectory(prefix="sdpalab-torch-") as name:
-        files = [str(Path(name, each)) for each in ("order.json", "result.json")]
-        Path(files[0]).write_text(json.dumps(order))
-        command = [sys.executable, "-I", "-c", _BOOT, *files, *path]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
-        if not Path(files[1]).exists():
-            last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-            return row | {"reason": f"the judging process failed: {last}"}
-        result: Row = json.loads(Path(files[1]).read_text())
+        target = Path(name, "row.json")
+        done = subprocess.run([sys.executable, "-I", "-c", _BOOT, str(target), *path], input=order, capture_output=True)
+        if not target.exists():
+            lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
+            return row | {"reason": f"the judging process failed: {lines[-1]}"}
+        result: Row = json.loads(target.read_text())
         return row | result
 
 
-def judge_here(order_file: str, result_file: str) -> None:
-    """In a version's process: execute an order, and write a row of :func:`run_matrix` as JSON."""
+def judge_here(target: str) -> None:
+    """In a version's process: execute the order on standard input, and write a row of :func:`run_matrix` as JSON."""
     import torch
 
     torch.set_num_threads(1)  # as in the judge's worker: the number of threads changes the order of sums
-    order = json.loads(Path(order_file).read_text())
-    specs = [CaseSpec(**{**fields, "problem": Problem(**fields["problem"])}) for fields in order["specs"]]
+    candidate, config, specs = pickle.load(sys.stdin.buffer)
     row: Row = {"torch": str(torch.__version__)}
     store = _Arrays()
     try:
-        verdict = judge_candidate(order["candidate"], specs, config=order["config"] or None, store=store)
+        verdict = judge_candidate(candidate, specs, config=config or None, store=store)
         if verdict.status is Status.INFRA_ERROR:
             row["reason"] = verdict.reason  # no result for the kernel, for example because this torch has no reference
         else:
-            digests = {case.name: case.digests.get("o", "") for case in verdict.cases}
-            outs = {case: store[digest] for case, digest in digests.items() if digest}
+            outs = {case.name: store[digest] for case in verdict.cases if (digest := case.digests.get("o", ""))}
             row |= {"verdict": verdict.to_dict(), **_outputs(specs, outs, store)}
     except (UserError, MachineError) as error:
         row["reason"] = str(error)
-    Path(result_file).write_text(json.dumps(row))
+    Path(target).write_text(json.dumps(row))
 
 
 class _Arrays(dict[str, npt.NDArray[Any]]):
@@ -239,8 +224,7 @@ def _outputs(specs: Sequence[CaseSpec], outs: Mapping[str, npt.NDArray[Any]], st
             errors = _figures(measure(out, reference, dtype))
             outputs.setdefault(name, {})[spec.name] = {"digest": store.put(out), "dtype": dtype, "errors": errors}
         if {KERNEL, CHOICE} <= arrays.keys() and np.isfinite(arrays[CHOICE].astype(np.float64)).all():
-            gap = _figures(measure(arrays[KERNEL], arrays[CHOICE].astype(np.float64), dtype))
-            within += gap is not None and all(gap[name] <= most for name, most in CONTRACT.items())
+            within += keeps_original_contract(measure(arrays[KERNEL], arrays[CHOICE].astype(np.float64), dtype))
     return {"outputs": outputs, "contract_passed": within, "missing": missing}
 
 

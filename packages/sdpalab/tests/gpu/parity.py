@@ -24,11 +24,11 @@ import numpy as np
 from parity_tolerance import narrow_sums, tolerance
 
 from sdpalab import Config, Kernel, Problem
-from sdpalab.commands.build_all import COMPARED
 from sdpalab.compile import build
 from sdpalab.errors import MachineError, UserError
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.registry import KERNELS, load_kernel, needs
+from sdpalab.measure.prebuild import COMPARED
 from sdpalab.run import GpuExecutor, KernelFault, SimulatedExecutor
 from sdpalab.run.gpu_gemm import gemm_problem
 

@@ -191,21 +191,21 @@ def test_graphs_with_semaphores_are_replayed_at_the_same_time(cuda: torch.device
     executor = GpuExecutor()
     plan = flash.launch_plan(problem, flash.default_config.but(SCHEDULE="stream_k", NUM_CTAS=37), sms=executor.sms)
     generator = torch.Generator().manual_seed(3)
-    tensors = [torch.randn(problem.q_shape, generator=generator).half().to(cuda) for _ in "qkv"]
-    call = TorchLaunch(executor, plan, *tensors)
-    wanted = call(*tensors)["o"].clone()
+    tensors = {name: torch.randn(problem.q_shape, generator=generator).half().to(cuda) for name in "qkv"}
+    call = TorchLaunch(executor, plan, tensors)
+    wanted = call(**tensors)["o"].clone()
     captured = []
     for _ in range(2):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            outs = [call(*tensors)["o"] for _ in range(8)]
+            outs = [call(**tensors)["o"] for _ in range(8)]
         captured.append((graph, outs, torch.cuda.Stream()))
     torch.cuda.synchronize()
     for _ in range(20):
         for graph, _, stream in captured:
             with torch.cuda.stream(stream):
                 graph.replay()
-        eager = call(*tensors)["o"]
+        eager = call(**tensors)["o"]
     torch.cuda.synchronize()
     assert all(torch.equal(out, wanted) for _, outs, _ in captured for out in outs)
     assert torch.equal(eager, wanted)

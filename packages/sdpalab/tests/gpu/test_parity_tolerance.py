@@ -12,11 +12,11 @@ from parity import Records, cases_of, kernel_names, kernel_of
 from parity_tolerance import Sums, attention, exact_product, narrow_sums, tolerance, truncated_product
 
 from sdpalab import Config, Problem
-from sdpalab.commands.build_all import COMPARED
 from sdpalab.compile import build
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.rule.numerics import intended_output
 from sdpalab.kernels.registry import KERNELS
+from sdpalab.measure.prebuild import COMPARED
 
 HOPPER, ADA = Sums(32, 13), Sums(16, 13)
 

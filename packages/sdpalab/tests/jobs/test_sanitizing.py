@@ -9,9 +9,9 @@ from planted_executors import FaultyExecutor, InlineExecutor
 
 from sdpalab.errors import UserError
 from sdpalab.jobs.sanitizing import sanitize_by_jobs
+from sdpalab.judge.sanitize import sanitize_kernel
 from sdpalab.kernels.registry import load_kernel
 from sdpalab.problem import Problem
-from sdpalab.run.sanitize import sanitize_kernel
 from warpsan.sanitize.sanitizer import Modes
 
 MODES = Modes(schedules=("lockstep", "reverse"), async_modes=("late",))

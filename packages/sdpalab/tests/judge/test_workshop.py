@@ -13,11 +13,11 @@ from sdpalab.compile import BuildError, Cache, build, resources, sass
 from sdpalab.errors import MachineError
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.sandbox.sandboxed import SandboxedKernel, kernel_in_sandbox
+from sdpalab.judge.sanitize import sanitize_kernel
 from sdpalab.kernels.userfile import load_user_kernel
 from sdpalab.model.counted import count
 from sdpalab.problem import Problem
 from sdpalab.run import SimulatedExecutor, simulated
-from sdpalab.run.sanitize import sanitize_kernel
 from warpsan import StepLimit
 from warpsan.build import builder
 from warpsan.profile.recording import AccessRecorder

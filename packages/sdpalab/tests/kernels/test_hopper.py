@@ -26,11 +26,11 @@ import warpsan
 from sdpalab.campaigns import deletion
 from sdpalab.compile import Build
 from sdpalab.inputs import Inputs
+from sdpalab.judge.sanitize import small_problems
 from sdpalab.kernels.hopper import HOPPER, VALUES, modelled_clocks, resolve, smem_bytes
 from sdpalab.kernels.kernel import Config, Knob
 from sdpalab.kernels.warpgroups import SMS
 from sdpalab.problem import MISSION, Problem
-from sdpalab.run.sanitize import small_problems
 from warpsan.profile.counters import Counters
 
 AUTO = HOPPER.default_config

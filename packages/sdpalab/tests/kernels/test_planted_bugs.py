@@ -10,9 +10,9 @@ from checking import judged, run
 from sdpalab.bugs import Bug, Family, SourceEdit, replace_once
 from sdpalab.bugs.catalogue import BUGS
 from sdpalab.bugs.edit import QUANTISE
+from sdpalab.judge.sanitize import sanitize_kernel
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import CudaKernel
-from sdpalab.run.sanitize import sanitize_kernel
 from warpsan.report.hazards import KINDS
 from warpsan.sanitize.sanitizer import Modes
 

@@ -12,10 +12,10 @@ pytest.importorskip("triton", reason="needs the extra: pip install 'sdpalab[trit
 from checking import assert_computes, assert_log_sum_exp, assert_values_have_their_own_code, resources_of
 from refusals import Refusal, assert_refused
 
+from sdpalab.judge.sanitize import sanitize_kernel
 from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.triton_flash import KNOBS, TRITON_FLASH, smem_bytes
 from sdpalab.problem import MISSION, Problem
-from sdpalab.run.sanitize import sanitize_kernel
 from warpsan.sanitize.sanitizer import Modes
 
 DEFAULT = TRITON_FLASH.default_config

@@ -19,13 +19,13 @@ from sdpalab.compile import Build, BuildError, build, completed, resources
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence import built_module
 from sdpalab.inputs import make_inputs
+from sdpalab.judge.sanitize import sanitize_kernel, small_problems
 from sdpalab.kernels.kernel import CudaKernel, Kernel, UnsupportedProblem
 from sdpalab.kernels.plan import TritonModule
 from sdpalab.kernels.triton_kernel import TritonKernel
 from sdpalab.kernels.userfile import load_user_kernel
 from sdpalab.problem import DTYPES, Problem
 from sdpalab.run import SimulatedExecutor
-from sdpalab.run.sanitize import sanitize_kernel, small_problems
 from warpsan.build.triton_compiler import TritonProgram, _version, ptxas_version
 from warpsan.sanitize.sanitizer import Modes
 

@@ -40,7 +40,8 @@ def prepared(problem, config=None):
     q, k, v = (torch.randn(shape).half() for shape in (problem.q_shape, problem.kv_shape, problem.kv_shape))
     plan = kernel.launch_plan(problem, config, sms=executor.sms)
     assert any(buffer.role == "semaphore" for buffer in plan.buffers)
-    return TorchLaunch(executor, plan, q, k, v), (q, k, v), plan
+    tensors = {"q": q, "k": k, "v": v}
+    return TorchLaunch(executor, plan, tensors), tensors, plan
 shared = kernel.default_config.but(SCHEDULE="stream_k", NUM_CTAS=5)
 places = []
 from sdpalab.run.gpu_launch import Prepared
@@ -50,7 +51,7 @@ def placed(self, addresses):
     place(self, addresses)
 Prepared.place = placed
 def right(tensors, out):
-    exact = torch.nn.functional.scaled_dot_product_attention(*(each.double() for each in tensors))
+    exact = torch.nn.functional.scaled_dot_product_attention(*(each.double() for each in tensors.values()))
     return float((out["o"] - exact).abs().max()) < 2e-3
 def on(stream, capture=0):
     torch_gpu.stream = lambda ordinal=None: stream
@@ -77,7 +78,7 @@ call, tensors, plan = prepared(MISSION)
 executor.gpu.driver.cuDeviceGetCount()  # a mark in the log
 seen = Seen()
 with seen:
-    call(*tensors)
+    call(**tensors)
 print(json.dumps([len(plan.steps), sorted(set(seen.names))]))
 """
     steps, operations = replies(l4, code)
@@ -128,10 +129,10 @@ places.clear()
 good = []
 for stream, capture in ((1, 0), (1, 0), (2, 0), (1, 7), (1, 7), (2, 7), (1, 8), (1, 0)):
     on(stream, capture)
-    good.append(right(tensors, call(*tensors)))
+    good.append(right(tensors, call(**tensors)))
 other, tensors, _ = prepared(problem, shared)
 on(1)
-good.append(right(tensors, other(*tensors)))
+good.append(right(tensors, other(**tensors)))
 print(json.dumps([good, places]))
 """
     good, places = replies(l4, code)
@@ -150,7 +151,7 @@ for capture in (*range(1, 18), 0, 18):
     on(1, capture)
     seen = Seen()
     with seen:
-        out = call(*tensors)
+        out = call(**tensors)
     names.append("aten.zero_.default" in seen.names or "aten.zeros.default" in seen.names)
     good.append(right(tensors, out))
 print(json.dumps([good, names, len(set(places[:15]))]))
@@ -166,17 +167,17 @@ def test_a_failed_launch_discards_its_stretch(l4: StandIn) -> None:
 call, tensors, _ = prepared(problem, shared)
 places.clear()
 on(1)
-call(*tensors)
+call(**tensors)
 launch = Prepared.launch
 def failing(self, stream=0):
     raise RuntimeError("no launch")
 Prepared.launch = failing
 try:
-    call(*tensors)
+    call(**tensors)
 except RuntimeError as error:
     print("", end="")
 Prepared.launch = launch
-good = right(tensors, call(*tensors))
+good = right(tensors, call(**tensors))
 print(json.dumps([good, places]))
 """
     good, places = replies(l4, code)

@@ -30,11 +30,11 @@ from sdpalab.errors import UserError
 from sdpalab.inputs import make_inputs
 from sdpalab.jobs import Executor
 from sdpalab.jobs.calling import values
+from sdpalab.judge.sanitize import small_problems
 from sdpalab.kernels.kernel import Config, CudaKernel, Kernel
 from sdpalab.kernels.plan import HEADER_FOLDERS, LaunchPlan, Source
 from sdpalab.kernels.registry import KERNELS, load_kernel
 from sdpalab.problem import Problem
-from sdpalab.run.sanitize import small_problems
 from sdpalab.run.simulated import SimulatedExecutor
 from warpsan import Deadlock, Report, SimError, StepLimit
 from warpsan.gpus import default_sms

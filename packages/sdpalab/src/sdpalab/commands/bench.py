@@ -29,10 +29,7 @@ if TYPE_CHECKING:
     from sdpalab.measure.timing_gate import GateOutcome
     from sdpalab.run import GpuExecutor
 
-__all__ = ["NOT_BUILT", "bench", "show_gate", "show_session", "show_worst"]
-
-NOT_BUILT = "only what the lab builds can be timed"
-"""Message for a Python callable, which has no builds to time."""
+__all__ = ["bench", "show_gate", "show_session", "show_worst"]
 
 
 def bench(
@@ -76,7 +73,7 @@ def bench(
     from sdpalab.measure.peers import peers_named, select
     from sdpalab.measure.samples import L2State
     from sdpalab.measure.stopping import StoppingRule
-    from sdpalab.measure.timing_gate import judge_for_timing
+    from sdpalab.measure.timing_gate import NOT_BUILT, judge_for_timing
 
     console = console_and_subject(json, ", ".join(kernel or ()))
     problems = problems_of(shape, described)

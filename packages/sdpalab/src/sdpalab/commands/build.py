@@ -31,7 +31,7 @@ from sdpalab.compile.sass import TENSOR_CLASSES
 from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import StaticLimits
 from sdpalab.problem import Problem
-from warpsan.terminal.console import conclude, print_set_aside, verdict_text
+from warpsan.terminal.console import conclude, print_set_aside, progress_console, verdict_text
 from warpsan.terminal.invocation import console_and_subject, write_document
 from warpsan.terminal.options import JsonOption, LaunchOption
 from warpsan.terminal.tables import show_table, table
@@ -113,19 +113,49 @@ def build(
     return 0 if good else 1
 
 
-def _build_all(console: Console, arch: str | None, problems: Sequence[Problem] | None, json: str | None) -> int:
-    from sdpalab.commands.build_all import TIMED, available, build_all
-    from sdpalab.kernels.registry import KERNELS
+def _build_all(console: Console, arch: str | None, timed: Sequence[Problem] | None, json: str | None) -> int:
+    """Fill the build cache for a GPU machine, with a line for each shipped kernel."""
+    from sdpalab.compile import Cache, check_arch
+    from sdpalab.kernels.registry import KERNELS, get
+    from sdpalab.measure.prebuild import TIMED, build_modules
 
     if arch is None:
         raise UserError("--all needs the architecture of the GPU that it builds for, such as --arch sm_90a for an H200")
-    kernels, missing = available(KERNELS)
-    report = build_all(console, kernels, arch, problems or TIMED)
+    check_arch(arch)
+    built, skipped, missing = [], [], []
+    for name in KERNELS:
+        try:
+            kernel = get(name)
+        except UserError as error:
+            missing.append(str(error))
+            continue
+        if (reason := kernel.arch_reason(arch)) is not None:
+            skipped.append(reason)
+            console.print(f"skipped: {reason}", soft_wrap=True)
+            continue
+        with progress_console().status(name) as status:
+            outcome = build_modules(kernel, arch, timed or TIMED, progress=status.update)
+        built.append(outcome)
+        line = (
+            f"{name}: {outcome.modules} modules for {arch} in {outcome.seconds:.1f} s, {outcome.compiled} compiled, "
+            f"{len(outcome.builds) - outcome.compiled} from the cache"
+        )
+        console.print(verdict_text(not outcome.failures, line), soft_wrap=True)
+        for failure in outcome.failures:
+            console.print(verdict_text(False, f"  {failure}"), soft_wrap=True)
     for reason in missing:
         console.print(f"skipped: {reason}", soft_wrap=True)
-    report["skipped"] += missing
+    report = {
+        "arch": arch,
+        "cache": str(Cache().root),
+        "ok": not any(each.failures for each in built),
+        "modules": sum(each.modules for each in built),
+        "compiled": sum(each.compiled for each in built),
+        "kernels": [each.to_dict() for each in built],
+        "skipped": skipped + missing,
+    }
     line = f"{report['modules']} modules in {report['cache']}, {report['compiled']} of them compiled now"
-    console.print(verdict_text(report["ok"], line), soft_wrap=True)
+    console.print(verdict_text(bool(report["ok"]), line), soft_wrap=True)
     write_document(json, report, status="PASSED" if report["ok"] else "FAILED")
     return 0 if report["ok"] else 1
 

@@ -130,7 +130,7 @@ CONTENTS: Mapping[str, Sequence[type[Content]]] = {
     "judge": [_JUDGE, _CAMPAIGN],
     "sanitize": [
         _content(
-            "See :class:`sdpalab.run.sanitize.Sanitized`; ``groups`` are the hazards by kind and pair of source lines.",
+            "See :class:`warpsan.sanitize.Sanitized`; ``groups`` are the hazards by kind and pair of source lines.",
             target=str,
             config=str,
             device=str,

@@ -12,8 +12,6 @@ from rich.console import Console
 
 from sdpalab.commands.bundling import JudgedEvidence
 from sdpalab.commands.failures import print_failures, rows_of
-from sdpalab.commands.junit import to_junit
-from sdpalab.commands.last_failed import failed_cases, note_failed
 from sdpalab.commands.option_groups import ConfinementOptions, RecordOptions, WorkerOptions
 from sdpalab.commands.options import (
     KERNEL_HELP,
@@ -32,6 +30,8 @@ from sdpalab.commands.problem_options import ProblemOptions, problems_of
 from sdpalab.commands.progress import CaseProgress, figures_of
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.diagnose.summary import FailedArrays, summarise
+from sdpalab.judge.junit import to_junit
+from sdpalab.judge.last_failed import failed_cases, note_failed
 from sdpalab.judge.sandbox.guarded import describe
 from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status, Verdict
 from warpsan.terminal.console import INTERRUPTED, conclude, console_for, print_set_aside, verdict_text, write_text

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpalab.commands.options import AddressOption, ExecutorOption, WorkersOption, executor_of
+from sdpalab.commands.options import AddressOption, ExecutorOption, WorkersOption
+from sdpalab.errors import UserError
 from warpsan.terminal.options import JsonOption
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from sdpalab.jobs import Executor
 
 __all__ = ["ConfinementOptions", "ExecutorOptions", "RecordOptions", "WorkerOptions"]
@@ -30,7 +30,14 @@ class WorkerOptions:
 
     def on(self, executor: str) -> AbstractContextManager[Executor]:
         """The executor of that name with these workers; closed at the end."""
-        return executor_of(executor, self.address, self.workers)
+        from sdpalab.jobs import executor_named
+        from sdpalab.judge.sandbox.guarded import REQUIRED
+
+        if executor != "local" and os.environ.get(REQUIRED) == "1":
+            raise UserError(
+                f"--require-confinement is for processes of this machine, and --executor {executor} uses others"
+            )
+        return closing(executor_named(executor, address=self.address, workers=self.workers))
 
     @property
     def given(self) -> bool:

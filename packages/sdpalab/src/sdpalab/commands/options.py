@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, closing
 from glob import escape, glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from sdpalab.errors import UserError
-
-if TYPE_CHECKING:
-    from sdpalab.jobs import Executor
 
 __all__ = [
     "KERNEL_HELP",
@@ -29,7 +24,6 @@ __all__ = [
     "SignOption",
     "WorkersOption",
     "complete_kernel",
-    "executor_of",
     "include_dirs_of",
     "parse_settings",
     "shapes",
@@ -80,16 +74,6 @@ AddressOption = Annotated[
 WorkersOption = Annotated[
     int | None, typer.Option("--workers", metavar="N", min=1, help="Jobs at a time. Default: one a CPU, or one a GPU.")
 ]
-
-
-def executor_of(name: str, address: str | None, workers: int | None) -> AbstractContextManager[Executor]:
-    """The executor that these options select; closed at the end."""
-    from sdpalab.jobs import executor_named
-    from sdpalab.judge.sandbox.guarded import REQUIRED
-
-    if name != "local" and os.environ.get(REQUIRED) == "1":
-        raise UserError(f"--require-confinement is for processes of this machine, and --executor {name} uses others")
-    return closing(executor_named(name, address=address, workers=workers))
 
 
 def include_dirs_of(folders: Sequence[str] | None, *kernels: str) -> tuple[Path, ...]:

@@ -13,8 +13,6 @@ from sdpalab.problem import NAMED_PROBLEMS, Problem, ProblemError, parse_lengths
 
 __all__ = ["KvHeadsOption", "ProblemOptions", "SeqKvOption", "problem_of", "problems_of"]
 
-DtypeOption = Annotated[str | None, typer.Option(metavar="T", help="float16, bfloat16 or float32.")]
-CausalOption = Annotated[bool, typer.Option("--causal", help="Query i sees keys 0 to i.")]
 KvHeadsOption = Annotated[
     int | None,
     typer.Option("--kv-heads", metavar="N", help="Heads of K and V of the shape given. Default: those of Q."),
@@ -22,59 +20,48 @@ KvHeadsOption = Annotated[
 SeqKvOption = Annotated[
     int | None, typer.Option("--seq-kv", metavar="N", help="Length of K and V of the shape given. Default: that of Q.")
 ]
-WindowOption = Annotated[
-    str | None,
-    typer.Option("--window", metavar="L,R", help="Query i sees keys i-L to i+R of the shape given; -1: no bound."),
-]
-SoftcapOption = Annotated[
-    float | None,
-    typer.Option("--softcap", metavar="X", help="Scores s of the shape given become X tanh(s/X)."),
-]
-KvLengthsOption = Annotated[
-    str | None,
-    typer.Option("--kv-lengths", metavar="N,N,...", help="Valid keys of each batch entry of the shape given."),
-]
-AttnMaskOption = Annotated[
-    str | None,
-    typer.Option("--attn-mask", metavar="M", help="bool or float, with the first two axes: bool:B,1, float:1,H."),
-]
-AlibiOption = Annotated[
-    bool, typer.Option("--alibi-slopes", help="A slope a head times |i - j| is subtracted from the scores.")
-]
-QLengthsOption = Annotated[
-    str | None,
-    typer.Option("--q-lengths", metavar="N,N,...", help="Valid queries of each batch entry of the shape given."),
-]
-BottomRightOption = Annotated[
-    bool, typer.Option("--bottom-right", help="Masks and ALiBi are aligned to the last key, as in FlashAttention.")
-]
-HeadDimVOption = Annotated[
-    int | None, typer.Option("--head-dim-v", metavar="N", help="Columns of V and O. Default: head_dim.")
-]
-TaskOption = Annotated[
-    str | None, typer.Option("--task", metavar="T", help="forward, or backward: dQ, dK and dV for a given dO.")
-]
-SinksOption = Annotated[bool, typer.Option("--sinks", help="A logit a head joins the sum of the weights.")]
 
 
 @dataclass(frozen=True)
 class ProblemOptions:
     """Options besides ``--shape``, in the form of the command line (:mod:`sdpalab.commands.option_groups`)."""
 
-    dtype: DtypeOption = None
-    causal: CausalOption = False
+    dtype: Annotated[str | None, typer.Option(metavar="T", help="float16, bfloat16 or float32.")] = None
+    causal: Annotated[bool, typer.Option("--causal", help="Query i sees keys 0 to i.")] = False
     kv_heads: KvHeadsOption = None
     seq_kv: SeqKvOption = None
-    window: WindowOption = None
-    softcap: SoftcapOption = None
-    kv_lengths: KvLengthsOption = None
-    attn_mask: AttnMaskOption = None
-    alibi_slopes: AlibiOption = False
-    sinks: SinksOption = False
-    q_lengths: QLengthsOption = None
-    bottom_right: BottomRightOption = False
-    head_dim_v: HeadDimVOption = None
-    task: TaskOption = None
+    window: Annotated[
+        str | None,
+        typer.Option("--window", metavar="L,R", help="Query i sees keys i-L to i+R of the shape given; -1: no bound."),
+    ] = None
+    softcap: Annotated[
+        float | None, typer.Option("--softcap", metavar="X", help="Scores s of the shape given become X tanh(s/X).")
+    ] = None
+    kv_lengths: Annotated[
+        str | None,
+        typer.Option("--kv-lengths", metavar="N,N,...", help="Valid keys of each batch entry of the shape given."),
+    ] = None
+    attn_mask: Annotated[
+        str | None,
+        typer.Option("--attn-mask", metavar="M", help="bool or float, with the first two axes: bool:B,1, float:1,H."),
+    ] = None
+    alibi_slopes: Annotated[
+        bool, typer.Option("--alibi-slopes", help="A slope a head times |i - j| is subtracted from the scores.")
+    ] = False
+    sinks: Annotated[bool, typer.Option("--sinks", help="A logit a head joins the sum of the weights.")] = False
+    q_lengths: Annotated[
+        str | None,
+        typer.Option("--q-lengths", metavar="N,N,...", help="Valid queries of each batch entry of the shape given."),
+    ] = None
+    bottom_right: Annotated[
+        bool, typer.Option("--bottom-right", help="Masks and ALiBi are aligned to the last key, as in FlashAttention.")
+    ] = False
+    head_dim_v: Annotated[
+        int | None, typer.Option("--head-dim-v", metavar="N", help="Columns of V and O. Default: head_dim.")
+    ] = None
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="T", help="forward, or backward: dQ, dK and dV for a given dO.")
+    ] = None
 
     @property
     def given(self) -> dict[str, Any]:

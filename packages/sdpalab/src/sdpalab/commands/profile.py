@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from sdpalab.commands.bench import NOT_BUILT, show_gate
+from sdpalab.commands.bench import show_gate
 from sdpalab.commands.option_groups import ConfinementOptions
 from sdpalab.commands.options import (
     KERNEL_HELP,
@@ -21,12 +21,7 @@ from sdpalab.commands.options import (
     parse_settings,
 )
 from sdpalab.commands.problem_options import ProblemOptions, problem_of
-from sdpalab.commands.simulated_profile import (
-    ProfileView,
-    output_folder,
-    profile_file_on_simulator,
-    profile_kernel_on_simulator,
-)
+from sdpalab.commands.simulated_profile import output_folder, show_profile
 from sdpalab.errors import UserError
 from warpsan.gpus import GPUS
 from warpsan.terminal.console import progress_console, verdict_text
@@ -90,7 +85,6 @@ def profile(
 ) -> int:
     """Profile a kernel with Nsight Compute, or on the simulator, and report its limits."""
     console = console_and_subject(json, kernel)
-    view = ProfileView(gpu, cold, line or (), source, out, json)
     if device == "sim" and verdicts is not None:
         raise UserError("--verdicts is for --device gpu: on the simulator nothing is timed")
     if kernel.endswith((".ptx", ".cu")):
@@ -100,13 +94,31 @@ def profile(
             )
         if shape is not None or described.given or knobs or include:
             raise UserError("--shape and its options, --set and --include are for kernels; a file has its --launch")
-        return profile_file_on_simulator(console, Path(kernel), launch, view)
+        from sdpalab.profile.on_simulator import profile_file
+
+        folder = output_folder(out) if out is not None else None
+        with progress_console().status("compiling") as status:
+            path = Path(kernel)
+            report = profile_file(path, launch, gpu=gpu, cold=cold, lines=line or (), progress=status.update)
+        return show_profile(console, report, source=source, out=folder, json=json)
     if launch is not None:
         raise UserError("--launch describes the launch of a FILE.ptx or FILE.cu; a kernel has its own plan")
     problem = problem_of(shape or "mission", described)
     settings, folders = parse_settings(knobs), include_dirs_of(include, kernel)
     if device == "sim":
-        return profile_kernel_on_simulator(console, kernel, problem, settings, view, folders)
+        from sdpalab.profile.on_simulator import profile_kernel
+
+        folder = output_folder(out) if out is not None else None
+        with progress_console().status("compiling") as status:
+            report = profile_kernel(
+                *(kernel, problem, settings),
+                gpu=gpu,
+                cold=cold,
+                lines=line or (),
+                include_dirs=folders,
+                progress=status.update,
+            )
+        return show_profile(console, report, source=source, out=folder, json=json)
     if device != "gpu":
         raise UserError(f"--device takes gpu or sim, not {device!r}")
     if gpu is not None or line or source:
@@ -130,7 +142,7 @@ def _profile_on_gpu(
     from sdpalab.evidence.store.lookup import recorded_verdicts
     from sdpalab.judge.sandbox.sandboxed import compile_for, configured_kernel
     from sdpalab.measure.benchmark import cuda_device
-    from sdpalab.measure.timing_gate import judge_for_timing
+    from sdpalab.measure.timing_gate import NOT_BUILT, judge_for_timing
     from sdpalab.profile import clean_csv, profile_command, read_raw_csv, run_ncu
     from sdpalab.profile.simulated import simulated_counts
     from sdpalab.run import GpuExecutor

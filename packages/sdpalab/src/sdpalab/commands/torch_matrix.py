@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from importlib import metadata
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +13,7 @@ from rich.text import Text
 from sdpalab.commands.option_groups import ConfinementOptions
 from sdpalab.commands.options import KernelArgument, SeedOption, SetOption, parse_settings, shapes
 from sdpalab.commands.problem_options import ProblemOptions, problems_of
-from sdpalab.errors import MachineError, UserError
+from sdpalab.errors import MachineError
 from sdpalab.problem import Problem
 from warpsan.terminal.console import conclude as say_end
 from warpsan.terminal.console import progress_console, verdict_text
@@ -25,7 +24,7 @@ from warpsan.terminal.tables import show_table, table
 if TYPE_CHECKING:
     from sdpalab.judge.cases import CaseSpec
 
-__all__ = ["torch_matrix", "versions_for"]
+__all__ = ["torch_matrix"]
 
 
 def torch_matrix(
@@ -53,7 +52,8 @@ def torch_matrix(
     json: JsonOption = None,
 ) -> int:
     """Judge one kernel with several versions of torch, each in an environment of its own, and report the changes."""
-    from sdpalab.torch_matrix import CONTRACT, conclude, run_matrix
+    from sdpalab.judge.verdict import ORIGINAL_CONTRACT
+    from sdpalab.torch_matrix import conclude, run_matrix
 
     console = console_and_subject(json, kernel)
     specs = _cases(problems_of(shape, described, default=None), described, seed)
@@ -61,11 +61,11 @@ def torch_matrix(
     with progress_console().status(kernel) as status:
         rows = run_matrix(
             kernel,
-            versions_for(torch),
+            torch or (),
             specs,
             config=parse_settings(settings),
             packages=packages or (),
-            tell=status.update,
+            progress=status.update,
         )
     matrix = conclude(rows)
     _print(console, kernel, rows, matrix)
@@ -76,29 +76,12 @@ def torch_matrix(
     wrong = not all(row["verdict"]["passed"] for row in ran)
     failed = [row for row in rows if row["reason"] and row["torch"]]
     status_word = "FAILED" if wrong else "MACHINE_FAILED" if failed else "PASSED"
-    write_document(json, {"kernel": kernel, **matrix, "contract": CONTRACT, "rows": rows}, status=status_word)
+    write_document(
+        json, {"kernel": kernel, **matrix, "contract": dict(ORIGINAL_CONTRACT), "rows": rows}, status=status_word
+    )
     if failed and not wrong:
         raise MachineError(f"torch {failed[0]['torch']}: {failed[0]['reason']}")
     return 1 if wrong else 0
-
-
-def versions_for(given: Sequence[str] | None) -> list[str]:
-    """The requested versions; a single one is supplemented by that of this environment.
-
-    Raises
-    ------
-    UserError
-        Without a version, or if one is invalid.
-    """
-    from sdpalab.torch_matrix import check_version
-
-    if not given:
-        raise UserError("--torch takes a version such as 2.5.1 and may be repeated: name at least one")
-    versions = [check_version(version) for version in given]
-    here = metadata.version("torch")
-    if len(set(versions)) == 1 and versions[0] not in (here, here.partition("+")[0]):
-        versions.append(here)
-    return versions
 
 
 def _cases(problems: Sequence[Problem], described: ProblemOptions, seed: int) -> list[CaseSpec]:

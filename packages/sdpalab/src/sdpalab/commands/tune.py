@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +18,6 @@ from sdpalab.commands.options import (
     shapes,
 )
 from sdpalab.commands.problem_options import ProblemOptions, problems_of
-from sdpalab.errors import UserError
 from warpsan.terminal.console import conclude, console_for, progress_console, verdict_text, write_json
 from warpsan.terminal.invocation import console_and_subject, write_document
 from warpsan.terminal.options import JsonOption
@@ -69,6 +67,7 @@ def tune(
     json: JsonOption = None,
 ) -> int:
     """Search a kernel's configurations; only correct ones are timed or win."""
+    from sdpalab.search.log import default_log
     from sdpalab.search.t4 import to_t4
     from sdpalab.search.tuning import tune as run
 
@@ -77,17 +76,14 @@ def tune(
     progress = progress_console()
     folders = include_dirs_of(include, kernel)
     problems = problems_of(shape, described)
-    path = log or default_log(kernel, gpu or (), [problem.label for problem in problems])
-    if log is None and path.exists() and not resume:
-        path = _unused(path)
+    path = log or default_log(kernel, gpu or (), problems, resume=resume)
+    head = [f"log: {path}"]
 
-    def say(line: str) -> None:
-        if not lines:
-            progress.print(f"log: {path}", soft_wrap=True)
-            lines.append(line)
-        progress.print(line, soft_wrap=True)
+    def show(line: str) -> None:
+        for each in (*head, line):
+            progress.print(each, soft_wrap=True)
+        head.clear()
 
-    lines: list[str] = []
     try:
         result = run(
             kernel,
@@ -101,7 +97,7 @@ def tune(
             seed=seed,
             address=address,
             include_dirs=folders,
-            progress=say,
+            progress=show,
         )
     except KeyboardInterrupt:
         progress.print(
@@ -116,23 +112,6 @@ def tune(
     write_document(json, {**result.to_dict(), "log": str(path)}, status="PASSED" if result.passed else "FAILED")
     _use(console, result, keep)
     return 0 if result.passed else 1
-
-
-def default_log(kernel: str, gpus: tuple[str, ...] | list[str], labels: list[str]) -> Path:
-    """``search/KERNEL-GPU-PROBLEM.jsonl`` in the user's data folder."""
-    from sdpalab.user_folder import data_folder
-
-    stem = "-".join([Path(kernel).name, *(gpus or ("default",)), *labels])
-    return data_folder() / "search" / f"{re.sub(r'[^A-Za-z0-9.]+', '-', stem).strip('-').lower()[:150]}.jsonl"
-
-
-def _unused(path: Path) -> Path:
-    """The first of ``path-2``, ``path-3``... that does not exist: a new search overwrites nothing."""
-    for number in range(2, 1000):
-        other = path.with_name(f"{path.stem}-{number}{path.suffix}")
-        if not other.exists():
-            return other
-    raise UserError(f"there are 999 logs beside {path}: give one with --log")
 
 
 def _print(console: Console, result: TuneResult) -> None:

@@ -13,11 +13,11 @@ from sdpalab.jobs.calling import values
 from sdpalab.jobs.job import Executor
 from sdpalab.jobs.judging import include_dirs_in, same_source, source_of
 from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
+from sdpalab.judge.sanitize import combine, sanitize_kernel
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.userfile import absolute_spec
 from sdpalab.problem import Problem
 from sdpalab.record import RECORD
-from sdpalab.run.sanitize import combine, sanitize_kernel
 from warpsan.report import SanitizedHazard, Suppression
 from warpsan.sanitize import Modes, Sanitized
 
@@ -36,7 +36,7 @@ def _hazard(value: dict[str, Any]) -> dict[str, Any]:
 
 
 class SanitizedProblem(BaseModel):
-    """Value of a job: the runs and the findings (:class:`sdpalab.run.sanitize.Sanitized`)."""
+    """Value of a job: the runs and the findings (:class:`warpsan.sanitize.Sanitized`)."""
 
     model_config = RECORD
 
@@ -57,7 +57,7 @@ def sanitize_by_jobs(
     suppressions: Sequence[Suppression] = (),
     include_dirs: Sequence[Path] = (),
 ) -> Sanitized:
-    """:func:`sdpalab.run.sanitize.sanitize_kernel` on an executor's workers, with the same outcome.
+    """:func:`sdpalab.judge.sanitize.sanitize_kernel` on an executor's workers, with the same outcome.
 
     Parameters
     ----------
@@ -66,14 +66,14 @@ def sanitize_by_jobs(
     kernel
         The kernel of that name, in this process.
     problems, config, modes, arch, suppressions
-        As for :func:`sdpalab.run.sanitize.sanitize_kernel`.
+        As for :func:`sdpalab.judge.sanitize.sanitize_kernel`.
     include_dirs
         As for :func:`sdpalab.jobs.judging.judge_by_jobs`.
 
     Raises
     ------
     UserError
-        As for :func:`sdpalab.run.sanitize.sanitize_kernel`; also if a worker has another source or another version of
+        As for :func:`sdpalab.judge.sanitize.sanitize_kernel`; also if a worker has another source or another version of
         the lab.
     MachineError
         If a job is lost, or does not end.

@@ -117,9 +117,7 @@ def kernel_subject(
     check = OutputCheck(outputs, on_architecture(permit.kernel.numerics_of(permit.config), executor.arch))
     if eager:
         rotated = _copies(outputs.inputs, device, copies)
-        first = rotated[0]
-        further = {name: tensor for name, tensor in first.items() if name not in ("q", "k", "v")}
-        call = _as_the_op(TorchLaunch(executor, plan, first["q"], first["k"], first["v"], builds, further))
+        call = _as_the_op(TorchLaunch(executor, plan, rotated[0], builds))
         calls = [partial(call, **tensors) for tensors in rotated]
         return _Rotation(calls, check).subject(permit.name, floor)
     shared = {
@@ -168,7 +166,7 @@ def _as_the_op(launch: TorchLaunch) -> Callable[..., torch.Tensor]:
 
     It raises RuntimeError if that function falls back to torch.
     """
-    from sdpalab.run.torch_inputs import check_together, unfit_reason
+    from sdpalab.torch_inputs import check_together, unfit_reason
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **further: torch.Tensor) -> torch.Tensor:
         grouped = q.shape[1] != k.shape[1]
@@ -176,7 +174,7 @@ def _as_the_op(launch: TorchLaunch) -> Callable[..., torch.Tensor]:
         reason = unfit_reason(q, k, v, None, 0.0, grouped)
         if reason is not None:
             raise RuntimeError(f"sdpalab.scaled_dot_product_attention falls back to torch: {reason}")
-        return launch(q, k, v, **further)["o"]
+        return launch(q=q, k=k, v=v, **further)["o"]
 
     return call
 

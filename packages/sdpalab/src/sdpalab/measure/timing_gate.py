@@ -25,7 +25,10 @@ from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.kernels.userfile import is_user_file
 from sdpalab.problem import Problem
 
-__all__ = ["GateOutcome", "TimingPermit", "judge_for_timing", "permit_by"]
+__all__ = ["NOT_BUILT", "GateOutcome", "TimingPermit", "judge_for_timing", "permit_by"]
+
+NOT_BUILT = "only what the lab builds can be timed"
+"""Message for a Python callable, which has no builds to time."""
 
 
 class TimingPermit:

@@ -13,11 +13,11 @@ from typing import Any
 from sdpalab.compile import Resources
 from sdpalab.compile.sass import SassInstruction, main_loop, without_padding
 from sdpalab.kernels.plan import Dim3
+from sdpalab.kernels.sources import kernel_sources
 from sdpalab.model.counted import CountedLaunch, CountedPlan
 from sdpalab.model.critical_path import CriticalPath
 from sdpalab.model.modelled import ModelledStep, ModelledTime, StepWork, modelled
 from sdpalab.profile.source_lines import LineFigures, line_figures
-from sdpalab.run.kernel_sources import kernel_sources
 from warpsan.build import sm_limits
 from warpsan.gpus import Gpu
 from warpsan.profile import Counters

@@ -28,12 +28,10 @@ class TorchLaunch:
     executor : GpuExecutor
         Executor of the tensors' GPU.
     plan : LaunchPlan
-    q, k, v : Tensor
-        Tensors as for :meth:`__call__`. Their values are not read.
+    inputs : mapping of str to Tensor
+        The plan's inputs as for :meth:`__call__`. Their values are not read.
     builds : sequence of Build, optional
         One build for each launch. Default: built here.
-    further : mapping of str to Tensor, optional
-        The other inputs of the plan, as for :meth:`__call__`.
 
     Raises
     ------
@@ -45,15 +43,12 @@ class TorchLaunch:
         self,
         executor: GpuExecutor,
         plan: LaunchPlan,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
+        inputs: Mapping[str, Tensor],
         builds: Sequence[Build] | None = None,
-        further: Mapping[str, Tensor] | None = None,
     ) -> None:
         import torch
 
-        self._device, self._ordinal = q.device, executor.gpu.ordinal
+        self._device, self._ordinal = next(iter(inputs.values())).device, executor.gpu.ordinal
         self._allocations = [
             (buffer.name, buffer.role, buffer.shape, getattr(torch, buffer.dtype))
             for buffer in plan.buffers
@@ -62,26 +57,22 @@ class TorchLaunch:
         self._outputs = [buffer.name for buffer in plan.buffers if buffer.role == "out"]
         self._semaphores = SemaphorePool(executor.gpu, plan.buffers)
         released = self._semaphores.take(torch_gpu.stream(self._ordinal)) if self._semaphores else {}
-        buffers = {"q": q, "k": k, "v": v, **(further or {}), **self._allocated(released), **(released or {})}
+        buffers = {**inputs, **self._allocated(released), **(released or {})}
         self._prepared = executor.prepare(plan, buffers, builds=builds)
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, **further: Tensor) -> dict[str, Tensor]:
+    def __call__(self, **inputs: Tensor) -> dict[str, Tensor]:
         """Launch on torch's current stream of the GPU, and return the outputs by name, without waiting for them.
 
         Parameters
         ----------
-        q, k, v : Tensor
-            Contiguous tensors on the GPU with the plan's shapes and dtype, aligned to 16 bytes. Not checked.
-        **further : Tensor
-            The other inputs of the plan with the same requirements (:attr:`sdpalab.problem.Problem.array_shapes`) by
-            their names.
+        **inputs : Tensor
+            Contiguous tensors on the GPU by the names of the plan's inputs, with their shapes and dtypes, aligned to 16
+            bytes. Not checked.
         """
         stream = torch_gpu.stream(self._ordinal)
         released = self._semaphores.take(stream) if self._semaphores else {}
         allocated = self._allocated(released)
-        addresses = {name: torch_gpu.address(tensor) for name, tensor in (("q", q), ("k", k), ("v", v))}
-        for name, tensor in (*further.items(), *allocated.items()):
-            addresses[name] = torch_gpu.address(tensor)
+        addresses = {name: torch_gpu.address(tensor) for name, tensor in (*inputs.items(), *allocated.items())}
         self._prepared.place({**addresses, **released} if released else addresses)
         try:
             self._prepared.launch(stream)

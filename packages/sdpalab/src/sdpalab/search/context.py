@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from sdpalab.search.log import SearchLog
 from sdpalab.search.outcome import MODELLED, Standing
 from sdpalab.search.space import ConfigSpace
 from warpsan.gpus import Gpu
+from warpsan.sanitize import Progress
 
 __all__ = ["LIMITS_S", "SearchContext", "TimeUp", "Value"]
 
@@ -59,7 +60,7 @@ class SearchContext:
     clock : BudgetClock
     device : str
         Device of the judge: ``sim``, or ``gpu`` for measured costs.
-    say : callable
+    progress : callable
         Receives a line of progress.
     source : str
         Digest of the kernel's source; by default of the present one.
@@ -78,7 +79,7 @@ class SearchContext:
     log: SearchLog
     clock: BudgetClock
     device: str = "sim"
-    say: Callable[[str], None] = lambda line: None
+    progress: Progress = lambda line: None
     source: str = ""
     include_dirs: tuple[str, ...] = ()
     here: Executor | None = None

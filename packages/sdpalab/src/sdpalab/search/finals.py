@@ -64,7 +64,7 @@ def run_finals(context: SearchContext, trials: Sequence[Trial], champion: Trial 
         if known is None:
             context.log.keep(finalist)
         finalists.append(finalist)
-        context.say(f"finalist {trial.number}: {finalist.standing.value} {finalist.reason}".rstrip())
+        context.progress(f"finalist {trial.number}: {finalist.standing.value} {finalist.reason}".rstrip())
     return finalists
 
 
@@ -74,7 +74,7 @@ def _derived_here(context: SearchContext, trial: Trial, default: Trial) -> Final
     finalist, here = _judged(context, trial, default), context.on_this_machine()
     if here is None or finalist.standing is not Standing.PASSED:
         return finalist
-    context.say(f"finalist {trial.number}: derived again on this machine")
+    context.progress(f"finalist {trial.number}: derived again on this machine")
     for each in dict.fromkeys((trial.number, default.number)):
         failed = _differs(here, trial if each == trial.number else default)
         if failed is not None:
@@ -108,7 +108,7 @@ def _rounded(value: object) -> object:
 
 def _judged(context: SearchContext, trial: Trial, default: Trial) -> Finalist:
     """Run the last gates in order."""
-    context.say(f"finalist {trial.number} ({trial.knobs}): last gates")
+    context.progress(f"finalist {trial.number} ({trial.knobs}): last gates")
     seed = int(
         sha256(f"held out {context.log.head.seed} {sorted(trial.identity.items())}".encode()).hexdigest()[:12], 16
     )

@@ -128,7 +128,7 @@ def compare_gate(inputs: Inputs) -> Value:
 
 def prove_gate(inputs: Inputs) -> Value:
     """Sanitize a configuration and judge it at level quick, for each architecture; returns the passed ``gates``."""
-    from sdpalab.run.sanitize import sanitize_kernel
+    from sdpalab.judge.sanitize import sanitize_kernel
     from warpsan.report import ENDINGS
 
     kernel, config, problems, gpus = _asked(inputs)
@@ -223,7 +223,7 @@ def _one_an_arch(kernel: Kernel, gpus: Sequence[Gpu]) -> list[Gpu]:
 
 def _small(kernel: Kernel, config: Config, problems: Sequence[Problem]) -> list[Problem]:
     """Small problems for the sanitizer with the type, mask and head dimension of the searched ones."""
-    from sdpalab.run.sanitize import small_problems
+    from sdpalab.judge.sanitize import small_problems
 
     small_ones: dict[Problem, None] = {}
     for problem in problems:

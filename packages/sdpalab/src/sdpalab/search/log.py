@@ -13,8 +13,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from hashlib import sha256
 from pathlib import Path
@@ -23,11 +24,13 @@ from typing import IO, Any, TypeVar
 from pydantic.dataclasses import dataclass
 
 from sdpalab.errors import MachineError, UserError
+from sdpalab.problem import Problem
 from sdpalab.record import RECORD, JsonRecord, ProblemField
 from sdpalab.search.outcome import Finalist, Standing, Trial
+from sdpalab.user_folder import data_folder
 from warpsan.locks import lock_file
 
-__all__ = ["FORMAT", "Head", "LogWarning", "SearchLog", "read_log"]
+__all__ = ["FORMAT", "Head", "LogWarning", "SearchLog", "default_log", "read_log"]
 
 R = TypeVar("R", Trial, Finalist)
 
@@ -237,6 +240,23 @@ class SearchLog:
         assert self._file is not None, "the caller has a file"
         self._file.flush()
         os.fsync(self._file.fileno())
+
+
+def default_log(kernel: str, gpus: Sequence[str], problems: Sequence[Problem], *, resume: bool = False) -> Path:
+    """``search/KERNEL-GPU-PROBLEM.jsonl`` in the user's data folder; to start a search, with the first free number.
+
+    Raises
+    ------
+    UserError
+        If 999 logs exist.
+    """
+    stem = "-".join([Path(kernel).name, *(gpus or ("default",)), *(problem.label for problem in problems)])
+    path = data_folder() / "search" / f"{re.sub(r'[^A-Za-z0-9.]+', '-', stem).strip('-').lower()[:150]}.jsonl"
+    others = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in range(2, 1000))
+    free = next((each for each in (path, *others) if resume or not each.exists()), None)
+    if free is None:
+        raise UserError(f"there are 999 logs beside {path}: give one with --log")
+    return free
 
 
 def read_log(path: Path) -> tuple[Head, tuple[Trial | Finalist, ...]]:

@@ -7,14 +7,10 @@ predicate holds for every problem of the search.
 from __future__ import annotations
 
 import math
-import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, product
-
-import numpy as np
-import numpy.typing as npt
 
 from sdpalab.errors import UserError
 from sdpalab.judge.sandbox.sandboxed import SandboxedKernel
@@ -53,16 +49,10 @@ class ConfigSpace:
     configs: tuple[Config, ...]
     rejected: Mapping[str, str] = field(default_factory=dict)
     _members: frozenset[Config] = field(init=False, repr=False, compare=False)
-    _places: Mapping[str, Mapping[Knob, int]] = field(init=False, repr=False, compare=False)
-    _codes: npt.NDArray[np.int32] = field(init=False, repr=False, compare=False)
     _steps: dict[Config, tuple[Config, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        places = {name: {value: n for n, value in enumerate(values)} for name, values in self.knobs.items()}
-        codes = [[place[config[name]] for name, place in places.items()] for config in self.configs]
         object.__setattr__(self, "_members", frozenset(self.configs))
-        object.__setattr__(self, "_places", places)
-        object.__setattr__(self, "_codes", np.array(codes, np.int32).reshape(len(self.configs), len(self.knobs)))
 
     @classmethod
     def of(cls, kernel: Kernel, problems: Sequence[Problem], gpus: Sequence[Gpu]) -> ConfigSpace:
@@ -113,17 +103,13 @@ class ConfigSpace:
         return sum(one.get(name) != other.get(name) for name in self.knobs)
 
     def nearest(self, config: Config, fixed: Mapping[str, Knob] | None = None) -> Config | None:
-        """The valid configuration with the ``fixed`` knobs that differs from ``config`` in the fewest other knobs.
+        """The valid configuration with the ``fixed`` knobs that differs from ``config`` in the fewest knobs.
 
         None if no configuration has those knobs. At equal distance, the first in the order of the space.
         """
-        wanted = [place.get(config[name], -1) for name, place in self._places.items()]
-        differ = (self._codes != wanted).sum(axis=1)
-        for column, (name, place) in enumerate(self._places.items()):
-            if fixed and name in fixed:
-                differ += (len(self.knobs) + 1) * (self._codes[:, column] != place.get(fixed[name], -1))
-        nearest = int(differ.argmin())
-        return self.configs[nearest] if differ[nearest] <= len(self.knobs) else None
+        knobs = (fixed or {}).items()
+        fitting = (each for each in self if all(each.get(name) == value for name, value in knobs))
+        return min(fitting, key=lambda each: self.distance(each, config), default=None)
 
     def steps(self, config: Config) -> tuple[Config, ...]:
         """Valid configurations one step away: one knob changed to a neighbouring value.
@@ -141,12 +127,6 @@ class ConfigSpace:
                         neighbours[repaired] = None
             self._steps[config] = tuple(neighbours)
         return self._steps[config]
-
-    def crossed(self, one: Config, other: Config, draw: random.Random) -> Config | None:
-        """A child with each knob from one of two parents, or the nearest valid one; None if equal to a parent."""
-        mixed = one.but(**{name: draw.choice((one, other))[name] for name in self.knobs})
-        child = mixed if mixed in self else self.nearest(mixed)
-        return None if child in (one, other) else child
 
 
 def _candidates(kernel: Kernel) -> tuple[dict[str, tuple[Knob, ...]], Iterator[Config], int]:

@@ -50,11 +50,11 @@ class Exhaustive:
 
 
 class Elites:
-    """An evolutionary sweep: the best passed configurations, with their one-step mutations and crossovers.
+    """An evolutionary sweep: the best passed configurations, and their one-step mutations.
 
-    The first :data:`FIRST` configurations are drawn from the whole space, besides any told before. Later, most children
-    are one step from an elite, with a preference for better ones; some cross two elites; a few are drawn from the whole
-    space, so every part of it stays reachable. No configuration is returned twice.
+    The first :data:`FIRST` configurations are drawn from the whole space, besides any told before. Later, most are one
+    step from an elite, with a preference for better ones; a few are drawn from the whole space, so every part of it
+    stays reachable. No configuration is returned twice.
 
     Parameters
     ----------
@@ -66,8 +66,8 @@ class Elites:
 
     FIRST = 12
     ELITES = 8
-    CROSSED, DRAWN = 0.2, 0.1
-    """Shares of children that cross two elites, and that are drawn from the whole space."""
+    DRAWN = 0.1
+    """Share of later configurations that are drawn from the whole space."""
 
     def __init__(self, space: ConfigSpace, objectives: int = 1, seed: int = 0) -> None:
         self._space, self._draw = space, random.Random(seed)
@@ -97,18 +97,10 @@ class Elites:
         self._elites = dict(pool[place] for place in best)
 
     def _next(self) -> Config | None:
-        if len(self._asked) >= self.FIRST and self._elites:
-            chance = self._draw.random()
-            child = None
-            if chance < self.CROSSED and len(self._elites) > 1:
-                one, other = self._draw.sample(list(self._elites), 2)
-                child = self._space.crossed(one, other, self._draw)
-            elif chance >= self.CROSSED + self.DRAWN:
-                child = self._step()
-            if child is not None and child not in self._asked:
-                return child
-            if chance < 1 - self.DRAWN and (child := self._step()) is not None:
-                return child
+        if len(self._asked) >= self.FIRST and self._elites and self._draw.random() >= self.DRAWN:
+            step = self._step()
+            if step is not None:
+                return step
         return self._drawn()
 
     def _step(self) -> Config | None:

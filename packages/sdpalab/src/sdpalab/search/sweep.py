@@ -146,7 +146,7 @@ class Sweep:
                 raise MachineError(f"the default configuration cannot be tried: {trial.reason}")
             self.trials.append(trial)
             self._context.log.keep(trial)
-            self._context.say(line_of(trial))
+            self._context.progress(line_of(trial))
         return trials
 
     def _begun(self, number: int, config: Config, build: Value | GateFailure) -> Draft | Trial:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from sdpalab.search.targets import searched_kernel, spec_of
 from sdpalab.search.tuned import ProblemClass, TunedEntry
 from sdpalab.version import __version__
 from warpsan.gpus import Gpu, gpu_named
+from warpsan.sanitize import Progress
 
 __all__ = ["HERE", "TuneResult", "tune"]
 
@@ -144,7 +145,7 @@ def tune(
     seed: int = 0,
     address: str | None = None,
     include_dirs: Sequence[Path | str] = (),
-    progress: Callable[[str], None] | None = None,
+    progress: Progress = lambda line: None,
 ) -> TuneResult:
     """Search a kernel's configurations for the fastest correct one.
 
@@ -175,7 +176,7 @@ def tune(
         Address of the Ray cluster.
     include_dirs : sequence of Path or str
         Folders for ``#include`` besides those of a user's kernel.
-    progress : callable, optional
+    progress : callable
         Receives a line for each configuration.
 
     Returns
@@ -232,7 +233,7 @@ def tune(
             log=records,
             clock=BudgetClock(allowed),
             device="gpu" if measured else "sim",
-            say=progress or _silent,
+            progress=progress,
             include_dirs=tuple(map(str, folders)),
             here=here,
         )
@@ -304,7 +305,3 @@ def _gpu_here() -> Gpu:
         return known
     executor = GpuExecutor(device.ordinal)
     return gpu_from({"name": device.name, "arch": executor.arch, "sms": executor.sms})
-
-
-def _silent(line: str) -> None:
-    """No output."""

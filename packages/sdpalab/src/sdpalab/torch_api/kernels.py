@@ -142,7 +142,7 @@ def launch(kernel: CertifiedKernel, q: Tensor, k: Tensor, v: Tensor) -> dict[str
         As :func:`make_ready`.
     """
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()  # no copy if already contiguous
-    return make_ready(kernel, q, k, v)(q, k, v)
+    return make_ready(kernel, q, k, v)(q=q, k=k, v=v)
 
 
 def make_ready(kernel: CertifiedKernel, q: Tensor, k: Tensor, v: Tensor) -> TorchLaunch:
@@ -162,8 +162,8 @@ def make_ready(kernel: CertifiedKernel, q: Tensor, k: Tensor, v: Tensor) -> Torc
                 f"the first call with these shapes prepares {kernel.certificate.kernel}, which cannot be done while a "
                 "CUDA graph is captured: call it once before, on this thread, or sdpalab.prepare(q, k, v, ...)"
             )
-        tensors = q.contiguous(), k.contiguous(), v.contiguous()
-        prepared = TorchLaunch(_executor(ordinal, kernel.certificate.arch), kernel.plan, *tensors, kernel.builds)
+        tensors = {"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous()}
+        prepared = TorchLaunch(_executor(ordinal, kernel.certificate.arch), kernel.plan, tensors, kernel.builds)
         ready = _ready.plans[key] = kernel, prepared  # the cached kernel object keeps its id unique
     return ready[1]
 

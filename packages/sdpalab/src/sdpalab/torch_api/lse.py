@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as functional
 
 from sdpalab.errors import UserError
-from sdpalab.run.torch_inputs import check_together, shape_reason, unfit_reason
 from sdpalab.torch_api.kernels import certified, launch
 from sdpalab.torch_api.ops import fall_back
+from sdpalab.torch_inputs import check_together, shape_reason, unfit_reason
 
 __all__ = ["attention_with_lse"]
 

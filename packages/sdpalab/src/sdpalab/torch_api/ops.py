@@ -21,8 +21,8 @@ import torch.nn.functional as functional
 
 from sdpalab.errors import UserError
 from sdpalab.run import torch_gpu
-from sdpalab.run.torch_inputs import check_together, shape_reason, unfit_reason
 from sdpalab.torch_api.kernels import certified, certified_on, copied, launch, make_ready
+from sdpalab.torch_inputs import check_together, shape_reason, unfit_reason
 
 __all__ = ["Explanation", "explain", "fall_back", "no_fallback", "prepare", "scaled_dot_product_attention"]
 

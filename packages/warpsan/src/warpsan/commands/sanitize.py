@@ -2,42 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from warpsan.errors import UserError
-from warpsan.report import read_suppressions
-from warpsan.terminal.console import console_for, progress_console
-from warpsan.terminal.hazards import HazardFilter
-from warpsan.terminal.invocation import console_and_subject, write_document
-from warpsan.terminal.options import (
-    JsonOption,
-    LaunchOption,
-    MaxStepsOption,
-    NumericsOption,
-    SelfProfileOption,
-    checked_numerics,
-)
-from warpsan.terminal.sanitizing import (
-    AsyncModesOption,
-    KindOption,
-    LineOption,
-    ReadsOption,
-    SarifOption,
-    SchedulesOption,
-    SeedOption,
-    StrictOption,
-    SuppressionsOption,
-    VolatileOption,
-    modes_of,
-    print_sanitized,
-    write_sarif,
-)
-from warpsan.terminal.self_profile import print_self_profile
+from warpsan.terminal.options import LaunchOption
+from warpsan.terminal.sanitizing import SanitizeOptions
 
 __all__ = ["sanitize"]
 
@@ -45,46 +16,19 @@ __all__ = ["sanitize"]
 def sanitize(
     file: Annotated[str, typer.Argument(metavar="FILE", help="FILE.cu or FILE.ptx, with its launch file.")],
     launch: LaunchOption = None,
-    schedule: SchedulesOption = "all",
-    async_mode: AsyncModesOption = "both",
-    strict: StrictOption = False,
-    volatile: VolatileOption = "sync",
-    reads: ReadsOption = "latest",
-    seed: SeedOption = 0,
-    max_steps: MaxStepsOption = None,
-    numerics: NumericsOption = None,
-    self_profile: SelfProfileOption = False,
-    kind: KindOption = None,
-    line: LineOption = None,
-    suppressions: SuppressionsOption = None,
-    json: JsonOption = None,
-    sarif: SarifOption = None,
+    *,
+    options: SanitizeOptions,
 ) -> int:
     """Run the launches of a file in every order of the warps, and report races and memory errors."""
     from warpsan.sanitize import case_of, sanitize_case
 
-    if json == "-" and sarif == "-":
-        raise UserError("--json and --sarif cannot both be standard output")
-    console_for(sarif, option="--sarif")
-    console = console_and_subject("-" if sarif == "-" else json, file)
-    modes = replace(
-        modes_of(schedule, async_mode, strict, volatile, reads, seed, max_steps, checked_numerics(numerics)),
-        self_profile=self_profile,
-    )
-    shown = HazardFilter.of(kind, line)
-    accepted = read_suppressions(Path(suppressions)) if suppressions is not None else []
     folders = [Path(file).parent, Path.cwd()]
-    start = time.monotonic()
-    with progress_console().status("compiling") as status:
-        outcome = sanitize_case(
-            case_of(Path(file), launch),
-            modes,
-            progress=lambda label: status.update(f"running {label}"),
-            folders=folders,
-            suppressions=accepted,
-        )
-    print_self_profile(console, outcome.self_profiles)
-    print_sanitized(console, outcome, time.monotonic() - start, shown)
-    write_document(json, outcome.to_dict(), status="PASSED" if outcome.clean else "FAILED")
-    write_sarif(sarif, outcome, folders)
-    return 0 if outcome.clean else 1
+    return options.report(
+        file,
+        lambda modes, progress, accepted: (
+            sanitize_case(
+                case_of(Path(file), launch), modes, progress=progress, folders=folders, suppressions=accepted
+            ),
+            folders,
+        ),
+    )

@@ -20,8 +20,8 @@ from sdpalab.judge.sandbox.plans import SentPlan, SentStep
 from sdpalab.judge.sandbox.wire import serve
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.plan import LaunchPlan
+from sdpalab.kernels.sources import kernel_sources
 from sdpalab.run import GpuExecutor, KernelFault, RunResult, SimulatedExecutor
-from sdpalab.run.kernel_sources import kernel_sources
 from warpsan import PtxSyntaxError, Report, SimError, StepLimit, UnsupportedInstruction, prepare, thorough_checks
 from warpsan.build import ForwardedCache
 from warpsan.report import ENDINGS, SanitizedHazard, ending, group

@@ -13,12 +13,12 @@ import pytest
 from sdpalab.bugs import SourceEdit, replace_once
 from sdpalab.compile import build
 from sdpalab.errors import UserError
+from sdpalab.judge.sanitize import sanitize_kernel, small_problems
 from sdpalab.kernels.flash import FLASH
 from sdpalab.kernels.kernel import CudaKernel
 from sdpalab.kernels.plan import HEADER_FOLDERS, Launch, Module
 from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.problem import Problem
-from sdpalab.run.sanitize import sanitize_kernel, small_problems
 from warpsan.report import progress
 from warpsan.report.explanations import EXPLANATIONS
 from warpsan.report.hazards import KINDS

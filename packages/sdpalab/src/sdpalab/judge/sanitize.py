@@ -15,8 +15,8 @@ from sdpalab.errors import UserError
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import LaunchPlan, Source
+from sdpalab.kernels.sources import kernel_sources
 from sdpalab.problem import HALF_DTYPES, Problem
-from sdpalab.run.kernel_sources import kernel_sources
 from sdpalab.run.simulated import SimulatedExecutor
 from warpsan.gpus import default_sms
 from warpsan.report import SanitizedHazard, Suppression
