@@ -102,7 +102,7 @@ def _torch_gpu(module: ModuleType) -> None:
     )
 
 
-def _session(module: ModuleType) -> None:
+def _judge_options(module: ModuleType) -> None:
     """The simulator is no GPU: a case has a minute, or ``STANDIN_CASE_SECONDS`` of the environment."""
     module.GPU_CASE_SECONDS = float(os.environ.get("STANDIN_CASE_SECONDS", "60"))  # type: ignore[attr-defined]
 
@@ -144,5 +144,5 @@ class StandInClock:
 CHANGES: dict[str, Callable[[ModuleType], None]] = {
     "sdpalab.run.torch_gpu": _torch_gpu,
     "sdpalab.measure.benchmark": _benchmark,
-    "sdpalab.judge.session": _session,
+    "sdpalab.judge.options": _judge_options,
 }

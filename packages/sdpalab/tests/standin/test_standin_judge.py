@@ -124,9 +124,9 @@ def test_what_the_gpu_does_not_run_and_a_triton_kernel_whose_ptx_is_assembled(st
 
 
 def test_a_case_has_ten_seconds_on_a_gpu() -> None:
-    from sdpalab.judge import session
+    from sdpalab.judge import options
 
-    assert session.GPU_CASE_SECONDS == 10.0
+    assert options.GPU_CASE_SECONDS == 10.0
 
 
 @pytest.mark.slow

@@ -114,9 +114,8 @@ def prepare(candidate: Candidate) -> CandidateSpec:
     if isinstance(candidate, str):
         if not is_user_file(candidate):
             return CandidateSpec("registry", candidate, nothing)
-        stem, _, _ = f"{candidate}:".partition(".py:")
-        if not Path(f"{stem}.py").is_file():
-            raise UserError(f"{stem}.py does not exist or is not a file; a kernel is given as NAME or FILE.py[:NAME]")
+        if not (file := file_of(candidate)).is_file():
+            raise UserError(f"{file} does not exist or is not a file; a kernel is given as NAME or FILE.py[:NAME]")
         return CandidateSpec("file", candidate, nothing)
     if isinstance(candidate, Kernel) and KERNELS.get(candidate.name) is candidate:
         return CandidateSpec("registry", candidate.name, nothing)

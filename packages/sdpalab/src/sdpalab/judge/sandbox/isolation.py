@@ -274,8 +274,8 @@ class CandidateProcesses:
     def _load(self, spec: CandidateSpec, arch: str | None, problems: Sequence[Problem]) -> About:
         """Load the candidate, and return its description of itself."""
         load = {"do": "load", "kind": spec.kind, "spec": spec.spec}
-        describe: dict[str, Any] = {"do": "about", "settings": self._options.config, "arch": arch}
-        describe["problems"] = [problem.to_dict() for problem in problems]
+        wanted = [problem.to_dict() for problem in problems]
+        describe = {"do": "about", "settings": self._options.config, "arch": arch, "problems": wanted}
         process, deadline = self._candidate, time.monotonic() + START_SECONDS
         for order, arrays in ((load, {"pickle": spec.pickle}), (describe, {})):
             try:

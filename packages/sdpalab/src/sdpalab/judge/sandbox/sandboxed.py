@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
 from sdpalab.errors import MachineError, UserError
-from sdpalab.judge.sandbox.candidate import prepare
+from sdpalab.judge.sandbox.candidate import file_of, prepare
 from sdpalab.judge.sandbox.candidate_server import SERVER
 from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota, describe
 from sdpalab.judge.sandbox.messages import CandidateReply, KernelDescription, LaunchNeeds, plain
@@ -148,7 +148,7 @@ class SandboxedKernel(Kernel):
         candidate, self.workshop = prepare(spec), ConfinedWorkshop(spec, include_dirs)
         self.usable = True
         self._include_dirs = tuple(include_dirs)
-        self._spec, self._file = spec, Path(f"{f'{spec}:'.partition('.py:')[0]}.py")
+        self._spec, self._file = spec, file_of(spec)
         reads = (*candidate.files, *include_dirs)
         self._process = GuardedProcess(
             SERVER, Quota(cpu_seconds=_CPU_SECONDS), untrusted=True, read=reads
