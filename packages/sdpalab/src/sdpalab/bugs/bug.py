@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from sdpalab.bugs.cause import Cause
 from sdpalab.bugs.edit import SourceEdit
-from sdpalab.judge.cases import CaseSpec, cases_for
-from sdpalab.judge.diagnose.hypotheses import Cause
-from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import CudaKernel
 from sdpalab.problem import Problem
+from sdpalab.status import Status
 
 __all__ = ["HAZARD", "WRONG", "Bug", "Family", "Implementation"]
 
@@ -85,11 +84,6 @@ class Bug:
     statuses: frozenset[Status] = WRONG
     equivalent: str = ""
     claims: bool = False
-
-    @property
-    def specs(self) -> tuple[CaseSpec, ...]:
-        """Cases on which the bug is judged."""
-        return cases_for("quick", [self.problem], claims=self.claims)
 
     @property
     def in_source(self) -> bool:

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sdpalab.bugs.bug import Bug, Family
+from sdpalab.bugs.cause import Cause
 from sdpalab.bugs.tiled import CAUSAL, CROSS, PLAIN, TiledAttention, planted
-from sdpalab.judge.diagnose.hypotheses import Cause
 
 if TYPE_CHECKING:
     from torch import Tensor

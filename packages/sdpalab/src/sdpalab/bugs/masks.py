@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sdpalab.bugs.bug import WRONG, Bug, Family
+from sdpalab.bugs.cause import Cause
 from sdpalab.bugs.tiled import PLAIN, TiledAttention, planted
-from sdpalab.judge.diagnose.hypotheses import Cause
-from sdpalab.judge.verdict import Status
+from sdpalab.status import Status
 
 if TYPE_CHECKING:
     from torch import Tensor

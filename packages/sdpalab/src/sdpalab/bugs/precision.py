@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sdpalab.bugs.bug import Bug, Family
+from sdpalab.bugs.cause import Cause
 from sdpalab.bugs.tiled import BF16, CAUSAL, PLAIN, TiledAttention, planted
-from sdpalab.judge.diagnose.hypotheses import Cause
-from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
+from sdpalab.status import Status
 
 if TYPE_CHECKING:
     import torch

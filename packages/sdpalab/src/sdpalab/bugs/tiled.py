@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sdpalab.bugs.bug import WRONG, Bug, Family
-from sdpalab.judge.diagnose.hypotheses import Cause
-from sdpalab.judge.verdict import Status
+from sdpalab.bugs.cause import Cause
 from sdpalab.problem import Problem
+from sdpalab.status import Status
 
 if TYPE_CHECKING:
     import torch

@@ -10,10 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sdpalab.bugs.bug import Bug, Family
+from sdpalab.bugs.cause import Cause
 from sdpalab.bugs.cuda import MODULO_IN_FLASH
 from sdpalab.bugs.source import EVEN, in_source
 from sdpalab.bugs.tiled import PLAIN, TiledAttention, planted
-from sdpalab.judge.diagnose.hypotheses import Cause
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,9 +16,10 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from sdpalab.bugs.cause import Cause
 from sdpalab.judge.diagnose.failure import Failure, place
 from sdpalab.judge.diagnose.fitted import fitted, moved
-from sdpalab.judge.diagnose.hypotheses import Cause, Hypothesis, hypotheses, without_scores
+from sdpalab.judge.diagnose.hypotheses import Hypothesis, hypotheses, without_scores
 from sdpalab.judge.diagnose.workings import TILES
 from sdpalab.judge.rule.limits import LEAST_SUBNORMAL
 
