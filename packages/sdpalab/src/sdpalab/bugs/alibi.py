@@ -56,7 +56,7 @@ class _SlopeBaseTwo(_Slopes):
 @_alibi("ALiBi is scaled as the scores are", SLOPED)
 class _SlopeScaled(_Slopes):
     def other(self, slopes: Tensor, group: int) -> Tensor:
-        return slopes / 8.0  # sqrt(head_dim)
+        return slopes * self.scale
 
 
 @_alibi("all heads have the slope of the first", SLOPED)
@@ -114,8 +114,7 @@ class _OffByOne(TiledAttention):
 @_alibi("ALiBi's distance is aligned to the bottom right", SLOPED_CROSS)
 class _DistanceBottomRight(TiledAttention):
     def distance(self, rows: Tensor, columns: Tensor) -> Tensor:
-        shift = SLOPED_CROSS.seq_kv - SLOPED_CROSS.seq_q if len(rows) == SLOPED_CROSS.seq_q else 0
-        return (rows + shift - columns).abs()
+        return (rows + self.shift - columns).abs()
 
 
 @_alibi("ALiBi's columns are counted from the start of their tile", SLOPED_CAUSAL)

@@ -73,6 +73,9 @@ class Bug:
         Statuses with which the judge may reject it; other statuses count as a miss.
     equivalent : str
         Reason why the edit has no effect, so the candidate must pass; empty for all others.
+    words : str
+        The error in a diagnosis, after the words of its cause, if the id does not fit there; ``{tile}`` is the number
+        of keys of a tile, and ``{missing}`` that of the keys that its last one lacks.
     """
 
     id: str
@@ -84,6 +87,12 @@ class Bug:
     statuses: frozenset[Status] = WRONG
     equivalent: str = ""
     claims: bool = False
+    words: str = ""
+
+    @property
+    def detail(self) -> str:
+        """The error in a diagnosis."""
+        return self.words or self.id
 
     @property
     def in_source(self) -> bool:

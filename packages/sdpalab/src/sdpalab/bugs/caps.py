@@ -40,8 +40,7 @@ class _CapAfterMask(TiledAttention):
 @_cap("the soft cap is applied before the scale", CAPPED)
 class _CapBeforeScale(TiledAttention):
     def capped(self, scores: Tensor, cap: float) -> Tensor:
-        inverse = 8.0  # sqrt(head_dim)
-        return super().capped(scores * inverse, cap) / inverse
+        return super().capped(scores / self.scale, cap) * self.scale
 
 
 @_cap("the scores are not divided by the soft cap", CAPPED)

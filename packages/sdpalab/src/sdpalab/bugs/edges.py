@@ -115,7 +115,7 @@ class _WholeTilesOnly(TiledAttention):
         return range(0, max(self.tile, seq_kv // self.tile * self.tile), self.tile)
 
 
-@_boundary("the last key is left out", cause=Cause.KEYS)
+@_boundary("the last key is left out", cause=Cause.KEYS, words="the last one is left out")
 class _NoLastKey(TiledAttention):
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return (q, k[:, :, :-1], v[:, :, :-1]) if k.shape[2] > 1 else (q, k, v)
@@ -128,6 +128,9 @@ class _MultipleOfEight(TiledAttention):
         return q, k[:, :, :last], v[:, :, :last]
 
 
+_ZEROS = "{missing} rows of zeros, up to a multiple of {tile}"
+
+
 class _Padded(TiledAttention):
     """Keys of zeros up to a whole tile, without a mask."""
 
@@ -137,16 +140,26 @@ class _Padded(TiledAttention):
         missing = -k.shape[2] % self.tile
         return q, pad(k, (0, 0, 0, missing)), pad(v, (0, 0, 0, missing))
 
+    def mask_tile(self, mask: Tensor, chosen: slice, group: int) -> Tensor:
+        from torch.nn.functional import pad
 
-_boundary("zeros up to the end of the tile count as keys", PLAIN, cause=Cause.PADDING)(_Padded)
+        return pad(super().mask_tile(mask, chosen, group), (0, max(0, chosen.stop - mask.shape[-1])))
+
+
+_boundary("zeros up to the end of the tile count as keys", PLAIN, cause=Cause.PADDING, words=_ZEROS)(_Padded)
 _boundary(
     "zeros up to the end of the tile count as keys, under a mask",
     CROSS.with_(seq_q=150, seq_kv=90),
     cause=Cause.PADDING,
+    words=_ZEROS,
 )(_Padded)
 
 
-@_boundary("the keys after the last belong to the next head", cause=Cause.PADDING)
+@_boundary(
+    "the keys after the last belong to the next head",
+    cause=Cause.PADDING,
+    words="{missing} rows of the next head, up to a multiple of {tile}",
+)
 class _IntoNextHead(_Padded):
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         _, keys, values = super().operands(q, k, v)

@@ -132,7 +132,7 @@ class _BaseTwo(TiledAttention):
 @_mask("an additive mask is scaled as the scores are", ADDITIVE)
 class _MaskScaled(TiledAttention):
     def joined(self, scores: Tensor, mask: Tensor) -> Tensor:
-        return scores + mask.float() * math.log2(math.e) / 8.0  # sqrt(head_dim)
+        return scores + mask.float() * math.log2(math.e) * self.scale
 
 
 @_mask("an additive mask is subtracted", ADDITIVE)

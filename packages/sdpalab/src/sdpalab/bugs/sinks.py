@@ -50,7 +50,7 @@ class _SinkBaseTwo(_Sinks):
 @_sink("the sink is scaled as the scores are", SINK_CAUSAL)
 class _SinkScaled(_Sinks):
     def other(self, sinks: Tensor, group: int) -> Tensor:
-        return sinks / 8.0  # sqrt(head_dim)
+        return sinks * self.scale
 
 
 @_sink("all heads have the sink of the first", SINK)

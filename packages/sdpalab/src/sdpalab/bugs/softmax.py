@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sdpalab.bugs.bug import Bug, Family
 from sdpalab.bugs.cause import Cause
-from sdpalab.bugs.tiled import BF16, CAUSAL, PLAIN, TiledAttention, planted
+from sdpalab.bugs.tiled import BF16, CAUSAL, LOG2_E, PLAIN, TiledAttention, planted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +20,6 @@ BUGS: list[Bug] = []
 _softmax = partial(planted, Family.SOFTMAX, into=BUGS)
 _historical = partial(planted, Family.HISTORICAL, into=BUGS)
 
-LOG2_E = math.log2(math.e)
 SCALED = PLAIN.with_(scale=0.3)
 
 
@@ -74,13 +73,13 @@ class _WrongQkScale(TiledAttention):
 # ---- rescale --------------------------------------------------------------------------------------------------------
 
 
-@_softmax("the rescale of O is lost", cause=Cause.RESCALE)
+@_softmax("the rescale of O is lost", cause=Cause.RESCALE, words="O is not rescaled")
 class _OutputNotRescaled(TiledAttention):
     def output(self, out: Tensor, rescale: Tensor, weights: Tensor, values: Tensor) -> Tensor:
         return out + weights @ values
 
 
-@_softmax("the rescale of the sum is lost", cause=Cause.RESCALE)
+@_softmax("the rescale of the sum is lost", cause=Cause.RESCALE, words="the sum is not rescaled")
 class _TotalNotRescaled(TiledAttention):
     def total(self, total: Tensor, rescale: Tensor, weights: Tensor) -> Tensor:
         return total + weights.sum(-1, keepdim=True)
@@ -90,7 +89,7 @@ class _NotRescaled(_OutputNotRescaled, _TotalNotRescaled):
     pass
 
 
-_softmax("both rescales are lost", cause=Cause.RESCALE)(_NotRescaled)
+_softmax("both rescales are lost", cause=Cause.RESCALE, words="neither O nor the sum is rescaled")(_NotRescaled)
 
 
 @_softmax("O is rescaled after this tile's product is added", cause=Cause.RESCALE)
@@ -193,7 +192,7 @@ class _SmallWeightsDropped(TiledAttention):
         return super().rounded(weights.where(weights >= 2.0**-8, 0.0))
 
 
-@_softmax("weights of the absolute scores", cause=Cause.EXPONENTIAL)
+@_softmax("weights of the absolute scores", cause=Cause.EXPONENTIAL, words="scores are taken without their signs")
 class _AbsoluteScores(TiledAttention):
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         return super().scores(q, k).abs()

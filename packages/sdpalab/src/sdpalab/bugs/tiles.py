@@ -47,7 +47,11 @@ class _StaleTile(TiledAttention):
         return starts[:2] + starts[1:2] + starts[3:] if len(starts) > 2 else starts
 
 
-@_tiles("V of the tile before (a stage that was not waited for)", cause=Cause.KEYS)
+@_tiles(
+    "V of the tile before (a stage that was not waited for)",
+    cause=Cause.KEYS,
+    words="V is that of the tile of {tile} before",
+)
 class _StaleValues(TiledAttention):
     def value_tile(self, values: Tensor, chosen: slice) -> Tensor:
         length = chosen.stop - chosen.start
@@ -55,7 +59,11 @@ class _StaleValues(TiledAttention):
         return values[:, :, back : back + length]
 
 
-@_tiles("K of the tile before (a stage that was not waited for)", cause=Cause.KEYS)
+@_tiles(
+    "K of the tile before (a stage that was not waited for)",
+    cause=Cause.KEYS,
+    words="K is that of the tile of {tile} before",
+)
 class _StaleKeys(TiledAttention):
     def tile_of(self, keys: Tensor, chosen: slice) -> Tensor:
         length = chosen.stop - chosen.start
@@ -106,13 +114,13 @@ class _LateQueries(TiledAttention):
         return q.roll(-1, 2), k, v
 
 
-@_tiles("K and V change places", PLAIN, cause=Cause.OPERANDS)
+@_tiles("K and V change places", PLAIN, cause=Cause.OPERANDS, words="K is taken for V, and V for K")
 class _KeysAsValues(TiledAttention):
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return q, v, k
 
 
-@_tiles("Q and K change places", PLAIN, cause=Cause.OPERANDS)
+@_tiles("Q and K change places", PLAIN, cause=Cause.OPERANDS, words="Q is taken for K, and K for Q")
 class _KeysAsQueries(TiledAttention):
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return (k, q, v) if q.shape == k.shape else (q, k, v)
@@ -172,7 +180,11 @@ class _StridesForGranted(TiledAttention):
         return super().__call__(*packed, **scoring)  # type: ignore[arg-type]
 
 
-@_tiles("O in [B, S, H, D] order in memory that is read as [B, H, S, D]", cause=Cause.LAYOUT)
+@_tiles(
+    "O in [B, S, H, D] order in memory that is read as [B, H, S, D]",
+    cause=Cause.LAYOUT,
+    words="O is written as [B, S, H, D]",
+)
 class _WrongOrder(TiledAttention):
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
         return (out / total).transpose(1, 2).reshape(out.shape)

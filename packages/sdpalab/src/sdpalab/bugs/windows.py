@@ -68,8 +68,7 @@ class _NoWindow(TiledAttention):
 @_window("the window is aligned to the bottom right", CROSS_WINDOW)
 class _WindowBottomRight(TiledAttention):
     def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
-        shift = CROSS_WINDOW.seq_kv - CROSS_WINDOW.seq_q if len(rows) == CROSS_WINDOW.seq_q else 0
-        return super().outside(rows + shift, columns, left, right)
+        return super().outside(rows + self.shift, columns, left, right)
 
 
 @_window("no bound (-1) on a side is taken for a side of -1", CAUSAL_WINDOW.with_(causal=False, window_size=(50, -1)))
