@@ -13,7 +13,7 @@ from sdpalab.bugs.cause import Cause
 from sdpalab.bugs.lengths import PADDED
 from sdpalab.bugs.masks import ADDITIVE, BOOLEAN
 from sdpalab.bugs.sinks import SINK
-from sdpalab.bugs.tiled import CAUSAL, LOG2_E, PLAIN, TiledAttention
+from sdpalab.bugs.tiled import CAUSAL, LOG2_E, PLAIN, TiledAttention, changed
 from sdpalab.bugs.windows import WINDOW
 from sdpalab.problem import Problem
 
@@ -25,7 +25,7 @@ HIDDEN_SCORES = (*(-math.log(2.0) * octaves for octaves in (6, 8, 10, 12, 16, 20
 
 def _variant(cause: Cause, detail: str, problem: Problem = PLAIN, **steps: Any) -> Bug:
     """A bug with other steps of :class:`TiledAttention`."""
-    return Bug(detail, Family.SOFTMAX, cause, type("_Variant", (TiledAttention,), steps)(), problem)
+    return Bug(detail, Family.SOFTMAX, cause, changed(**steps)(), problem)
 
 
 def _operands(choose: Callable[[Any, Any, Any], tuple[Any, Any, Any]]) -> dict[str, Any]:
