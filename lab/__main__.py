@@ -71,6 +71,21 @@ def calibration(*, out: OutOption = None) -> int:
 
 
 @app.command()
+def diagnosis(
+    words: Annotated[
+        str, typer.Option("--only", metavar="WORDS", help="Only edits with these words in their id.")
+    ] = "",
+    *,
+    out: OutOption = None,
+) -> int:
+    """Judge the edits of CUDA sources whose cause is certain: how often does the diagnosis name it?"""
+    from lab import diagnosis as runs
+
+    given = ["--only", words] if words else []
+    return _run("diagnosis", given, lambda say, _: runs.run(words, say), out, packages=runs.PACKAGES)
+
+
+@app.command()
 def algebra(
     kernel: KernelsArgument = None,
     copies: Annotated[

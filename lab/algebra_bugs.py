@@ -13,6 +13,7 @@ from dataclasses import replace
 from lab.ring_subject import RingSubject, outcome_of
 from sdpalab.bugs import Bug
 from sdpalab.bugs.edit import SourceEdit
+from sdpalab.campaigns.self_test import specs_of
 from sdpalab.judge.algebra.stage import SCALE, algebra_problems, has_codes, reordered
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import CudaKernel
@@ -57,7 +58,7 @@ def excluded(bug: Bug) -> str:
 
 def quick_problems(bug: Bug) -> Iterator[Problem]:
     """Problems of the judge's quick cases for a bug that can run in a ring, each once."""
-    yield from dict.fromkeys(spec.problem.with_(scale=SCALE) for spec in bug.specs if has_codes(spec.problem))
+    yield from dict.fromkeys(spec.problem.with_(scale=SCALE) for spec in specs_of(bug) if has_codes(spec.problem))
 
 
 def bug_entry(bug: Bug) -> dict[str, str]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from sdpalab.bugs.catalogue import BUGS
+from sdpalab.campaigns.self_test import specs_of
 from sdpalab.errors import UserError
 from sdpalab.judge import Verdict, judge_candidate
 from sdpalab.judge.cases import CaseSpec, cases_for
@@ -109,7 +110,7 @@ def test_what_is_not_claimed_is_not_judged_and_not_covered(without_a_mask: Verdi
 
 def test_a_mask_that_nobody_asked_for_is_judged_and_the_reason_says_why() -> None:
     bug = BUGS["unasked: query i sees key i + 1 by is_causal"]
-    specs = [spec for spec in bug.specs if spec.claim == "causal" or spec.problem == bug.problem]
+    specs = [spec for spec in specs_of(bug) if spec.claim == "causal" or spec.problem == bug.problem]
     verdict = judge_candidate(bug.candidate, specs, workers=1)
     assert verdict.status is Status.INCORRECT
     assert "judged unasked, because its parameter causal claims it" in verdict.reason

@@ -10,12 +10,12 @@ from attention import output_of
 
 from sdpalab.bugs import Bug
 from sdpalab.bugs.catalogue import BUGS
+from sdpalab.bugs.cause import Cause
 from sdpalab.inputs import make_inputs
 from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.diagnose.diagnosis import Diagnosis, diagnose, explanations, first_sight
 from sdpalab.judge.diagnose.error_map import MOST_COLUMNS, MOST_ROWS, error_map
 from sdpalab.judge.diagnose.failure import Failure
-from sdpalab.judge.diagnose.hypotheses import Cause
 from sdpalab.judge.rule.evaluate import Judged, judge_output
 from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.verdict import Status

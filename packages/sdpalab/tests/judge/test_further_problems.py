@@ -14,13 +14,13 @@ from attention import output_of
 
 from sdpalab import judge
 from sdpalab.bugs import Bug, alibi, lengths, masks, sinks
+from sdpalab.bugs.cause import Cause
 from sdpalab.bugs.tiled import TiledAttention
 from sdpalab.inputs import INPUT_KINDS, Inputs, make_inputs
 from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.cases import CaseSpec, possible, quick_cases
 from sdpalab.judge.diagnose.diagnosis import diagnose
 from sdpalab.judge.diagnose.failure import Failure
-from sdpalab.judge.diagnose.hypotheses import Cause
 from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.exact import exact_elements
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64, measure_lse

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from sdpalab.bugs.catalogue import BUGS
+from sdpalab.bugs.cause import Cause
 from sdpalab.inputs import INPUT_KINDS, Inputs, loud_padding, make_inputs, padded_rows, with_padding
 from sdpalab.inputs.reference import attention_float64, judged_rows
 from sdpalab.judge import judge_candidate
 from sdpalab.judge.diagnose.diagnosis import diagnose
 from sdpalab.judge.diagnose.failure import Failure
-from sdpalab.judge.diagnose.hypotheses import Cause
 from sdpalab.judge.layouts import Layout, guarded
 from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.exact import exact_elements

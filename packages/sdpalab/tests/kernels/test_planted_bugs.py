@@ -10,6 +10,7 @@ from checking import judged, run
 from sdpalab.bugs import Bug, Family, SourceEdit, replace_once
 from sdpalab.bugs.catalogue import BUGS
 from sdpalab.bugs.edit import QUANTISE
+from sdpalab.campaigns.self_test import specs_of
 from sdpalab.judge.sanitize import sanitize_kernel
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import CudaKernel
@@ -50,7 +51,7 @@ def test_the_hazard_is_reported(bug: Bug) -> None:
 @pytest.mark.parametrize("bug", WRONG, ids=lambda bug: bug.id)
 def test_the_output_is_wrong(bug: Bug) -> None:
     kernel = candidate(bug)
-    specs = [spec for spec in bug.specs if kernel.reject_reason(spec.problem) is None]
+    specs = [spec for spec in specs_of(bug) if kernel.reject_reason(spec.problem) is None]
     for spec in specs[::-1] if bug.claims else specs:
         result = run(kernel, spec.problem, kind=spec.inputs, max_steps=MAX_STEPS)
         status = judged(kernel, spec.problem, result, kind=spec.inputs).status

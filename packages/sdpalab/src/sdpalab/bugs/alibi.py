@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sdpalab.bugs.bug import Bug, Family
-from sdpalab.bugs.tiled import PLAIN, TiledAttention, planted
-from sdpalab.judge.diagnose.hypotheses import Cause
+from sdpalab.bugs.cause import Cause
+from sdpalab.bugs.tiled import PLAIN, TiledAttention, changed, planted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,46 +35,23 @@ class _Slopes(TiledAttention):
         return super().bias(self.other(slopes, group), rows, columns, group)
 
 
-@_alibi("ALiBi is left out", SLOPED)
-class _NoSlope(_Slopes):
-    def other(self, slopes: Tensor, group: int) -> Tensor:
-        return slopes * 0.0
-
-
-@_alibi("ALiBi is added", SLOPED)
-class _Added(_Slopes):
-    def other(self, slopes: Tensor, group: int) -> Tensor:
-        return -slopes
-
-
-@_alibi("ALiBi is not taken to base 2", SLOPED_CAUSAL)
-class _SlopeBaseTwo(_Slopes):
-    def other(self, slopes: Tensor, group: int) -> Tensor:
-        return slopes * math.log(2.0)
-
-
-@_alibi("ALiBi is scaled as the scores are", SLOPED)
-class _SlopeScaled(_Slopes):
-    def other(self, slopes: Tensor, group: int) -> Tensor:
-        return slopes / 8.0  # sqrt(head_dim)
-
-
-@_alibi("all heads have the slope of the first", SLOPED)
-class _SlopeOfFirst(_Slopes):
-    def other(self, slopes: Tensor, group: int) -> Tensor:
-        return slopes[:1].expand(len(slopes))
-
-
-@_alibi("the slope is that of the next head", SLOPED_CAUSAL)
-class _SlopeOfNext(_Slopes):
-    def other(self, slopes: Tensor, group: int) -> Tensor:
-        return slopes.roll(-1)
-
-
-@_alibi("the slope is taken by K/V head", SLOPED_GROUPED)
-class _SlopeByKvHead(_Slopes):
-    def other(self, slopes: Tensor, group: int) -> Tensor:
-        return slopes[: len(slopes) // group].repeat_interleave(group)
+_alibi("ALiBi is left out", SLOPED)(changed(_Slopes, other=lambda self, slopes, group: slopes * 0.0))
+_alibi("ALiBi is added", SLOPED)(changed(_Slopes, other=lambda self, slopes, group: -slopes))
+_alibi("ALiBi is not taken to base 2", SLOPED_CAUSAL)(
+    changed(_Slopes, other=lambda self, slopes, group: slopes * math.log(2.0))
+)
+_alibi("ALiBi is scaled as the scores are", SLOPED)(
+    changed(_Slopes, other=lambda self, slopes, group: slopes * self.scale)
+)
+_alibi("all heads have the slope of the first", SLOPED)(
+    changed(_Slopes, other=lambda self, slopes, group: slopes[:1].expand(len(slopes)))
+)
+_alibi("the slope is that of the next head", SLOPED_CAUSAL)(
+    changed(_Slopes, other=lambda self, slopes, group: slopes.roll(-1))
+)
+_alibi("the slope is taken by K/V head", SLOPED_GROUPED)(
+    changed(_Slopes, other=lambda self, slopes, group: slopes[: len(slopes) // group].repeat_interleave(group))
+)
 
 
 @_alibi("slopes of its own in place of those given", SLOPED)
@@ -99,41 +76,22 @@ class _Signed(TiledAttention):
         return rows - columns
 
 
-@_alibi("ALiBi counts only keys before the query", SLOPED)
-class _OnlyBefore(TiledAttention):
-    def distance(self, rows: Tensor, columns: Tensor) -> Tensor:
-        return (rows - columns).clamp(min=0)
-
-
-@_alibi("ALiBi's distance is off by one", SLOPED)
-class _OffByOne(TiledAttention):
-    def distance(self, rows: Tensor, columns: Tensor) -> Tensor:
-        return (rows - columns + 1).abs()
-
-
-@_alibi("ALiBi's distance is aligned to the bottom right", SLOPED_CROSS)
-class _DistanceBottomRight(TiledAttention):
-    def distance(self, rows: Tensor, columns: Tensor) -> Tensor:
-        shift = SLOPED_CROSS.seq_kv - SLOPED_CROSS.seq_q if len(rows) == SLOPED_CROSS.seq_q else 0
-        return (rows + shift - columns).abs()
-
-
-@_alibi("ALiBi's columns are counted from the start of their tile", SLOPED_CAUSAL)
-class _InTile(TiledAttention):
-    def distance(self, rows: Tensor, columns: Tensor) -> Tensor:
-        return (rows - columns % self.tile).abs()
-
-
-@_alibi("ALiBi's rows are counted from the start of their tile", SLOPED)
-class _RowInTile(TiledAttention):
-    def distance(self, rows: Tensor, columns: Tensor) -> Tensor:
-        return (rows % self.tile - columns).abs()
-
-
-@_alibi("ALiBi's distance is squared", SLOPED)
-class _Squared(TiledAttention):
-    def distance(self, rows: Tensor, columns: Tensor) -> Tensor:
-        return (rows - columns).square()
+_alibi("ALiBi counts only keys before the query", SLOPED)(
+    changed(distance=lambda self, rows, columns: (rows - columns).clamp(min=0))
+)
+_alibi("ALiBi's distance is off by one", SLOPED)(
+    changed(distance=lambda self, rows, columns: (rows - columns + 1).abs())
+)
+_alibi("ALiBi's distance is aligned to the bottom right", SLOPED_CROSS)(
+    changed(distance=lambda self, rows, columns: (rows + self.shift - columns).abs())
+)
+_alibi("ALiBi's columns are counted from the start of their tile", SLOPED_CAUSAL)(
+    changed(distance=lambda self, rows, columns: (rows - columns % self.tile).abs())
+)
+_alibi("ALiBi's rows are counted from the start of their tile", SLOPED)(
+    changed(distance=lambda self, rows, columns: (rows % self.tile - columns).abs())
+)
+_alibi("ALiBi's distance is squared", SLOPED)(changed(distance=lambda self, rows, columns: (rows - columns).square()))
 
 
 @_alibi("ALiBi is under the soft cap", SLOPED_CAPPED)

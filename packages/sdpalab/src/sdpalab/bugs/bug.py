@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from sdpalab.bugs.cause import Cause
 from sdpalab.bugs.edit import SourceEdit
-from sdpalab.judge.cases import CaseSpec, cases_for
-from sdpalab.judge.diagnose.hypotheses import Cause
-from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import CudaKernel
 from sdpalab.problem import Problem
+from sdpalab.status import Status
 
 __all__ = ["HAZARD", "WRONG", "Bug", "Family", "Implementation"]
 
@@ -74,6 +73,9 @@ class Bug:
         Statuses with which the judge may reject it; other statuses count as a miss.
     equivalent : str
         Reason why the edit has no effect, so the candidate must pass; empty for all others.
+    words : str
+        The error in a diagnosis, after the words of its cause, if the id does not fit there; ``{tile}`` is the number
+        of keys of a tile, and ``{missing}`` that of the keys that its last one lacks.
     """
 
     id: str
@@ -85,11 +87,12 @@ class Bug:
     statuses: frozenset[Status] = WRONG
     equivalent: str = ""
     claims: bool = False
+    words: str = ""
 
     @property
-    def specs(self) -> tuple[CaseSpec, ...]:
-        """Cases on which the bug is judged."""
-        return cases_for("quick", [self.problem], claims=self.claims)
+    def detail(self) -> str:
+        """The error in a diagnosis."""
+        return self.words or self.id
 
     @property
     def in_source(self) -> bool:

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sdpalab.bugs.bug import Bug, Family
-from sdpalab.bugs.tiled import CAUSAL, PLAIN, TiledAttention, planted
-from sdpalab.judge.diagnose.hypotheses import Cause
+from sdpalab.bugs.cause import Cause
+from sdpalab.bugs.tiled import CAUSAL, PLAIN, TiledAttention, changed, planted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,10 +22,7 @@ CAPPED_CAUSAL = CAUSAL.with_(softcap=30.0)
 _cap = partial(planted, Family.SOFTMAX, into=BUGS, cause=Cause.CAP)
 
 
-@_cap("the soft cap is left out", CAPPED)
-class _NoCap(TiledAttention):
-    def capped(self, scores: Tensor, cap: float) -> Tensor:
-        return scores
+_cap("the soft cap is left out", CAPPED)(changed(capped=lambda self, scores, cap: scores))
 
 
 @_cap("the soft cap is applied after the mask", CAPPED_CAUSAL)
@@ -37,44 +34,20 @@ class _CapAfterMask(TiledAttention):
         return cap * (scores / cap).tanh() if cap else scores
 
 
-@_cap("the soft cap is applied before the scale", CAPPED)
-class _CapBeforeScale(TiledAttention):
-    def capped(self, scores: Tensor, cap: float) -> Tensor:
-        inverse = 8.0  # sqrt(head_dim)
-        return super().capped(scores * inverse, cap) / inverse
-
-
-@_cap("the scores are not divided by the soft cap", CAPPED)
-class _NotDivided(TiledAttention):
-    def capped(self, scores: Tensor, cap: float) -> Tensor:
-        return cap * (scores * math.log(2.0)).tanh()
-
-
-@_cap("tanh is not multiplied by the soft cap", CAPPED)
-class _NotMultiplied(TiledAttention):
-    def capped(self, scores: Tensor, cap: float) -> Tensor:
-        return (scores / cap).tanh() * math.log2(math.e)
-
-
-@_cap("scores are clipped to the soft cap", CAPPED)
-class _Clipped(TiledAttention):
-    def capped(self, scores: Tensor, cap: float) -> Tensor:
-        return scores.clamp(-cap, cap)
-
-
-@_cap("the soft cap is taken for one to base 2", CAPPED)
-class _CapBaseTwo(TiledAttention):
-    def capped(self, scores: Tensor, cap: float) -> Tensor:
-        return super().capped(scores, cap * math.log(2.0))
-
-
-@_cap("a soft cap of its own in place of the one given", CAPPED.with_(softcap=20.0))
-class _OwnCap(TiledAttention):
-    def capped(self, scores: Tensor, cap: float) -> Tensor:
-        return super().capped(scores, 50.0 * math.log2(math.e))
-
-
-@_cap("tanh by x / (1 + |x|)", CAPPED)
-class _Softsign(TiledAttention):
-    def capped(self, scores: Tensor, cap: float) -> Tensor:
-        return scores / (1.0 + (scores / cap).abs())
+_cap("the soft cap is applied before the scale", CAPPED)(
+    changed(capped=lambda self, scores, cap: TiledAttention.capped(self, scores / self.scale, cap) * self.scale)
+)
+_cap("the scores are not divided by the soft cap", CAPPED)(
+    changed(capped=lambda self, scores, cap: cap * (scores * math.log(2.0)).tanh())
+)
+_cap("tanh is not multiplied by the soft cap", CAPPED)(
+    changed(capped=lambda self, scores, cap: (scores / cap).tanh() * math.log2(math.e))
+)
+_cap("scores are clipped to the soft cap", CAPPED)(changed(capped=lambda self, scores, cap: scores.clamp(-cap, cap)))
+_cap("the soft cap is taken for one to base 2", CAPPED)(
+    changed(capped=lambda self, scores, cap: TiledAttention.capped(self, scores, cap * math.log(2.0)))
+)
+_cap("a soft cap of its own in place of the one given", CAPPED.with_(softcap=20.0))(
+    changed(capped=lambda self, scores, cap: TiledAttention.capped(self, scores, 50.0 * math.log2(math.e)))
+)
+_cap("tanh by x / (1 + |x|)", CAPPED)(changed(capped=lambda self, scores, cap: scores / (1.0 + (scores / cap).abs())))

@@ -25,7 +25,7 @@ from sdpalab.bugs import (
 )
 from sdpalab.bugs.bug import Bug
 
-__all__ = ["BUGS"]
+__all__ = ["BUGS", "IN_PYTHON"]
 
 _OF_EXTRAS = (windows, caps, lengths, masks, alibi, sinks)
 """Bugs on problems with :data:`sdpalab.scoring.EXTRAS`."""
@@ -33,3 +33,5 @@ _FILES = (softmax, tiles, edges, precision, *_OF_EXTRAS, cuda, lse, fp8, synchro
 
 BUGS: Mapping[str, Bug] = MappingProxyType({bug.id: bug for file in _FILES for bug in file.BUGS})
 """All bugs: in Python first, then in the sources of shipped kernels, and last in both on unrequested claims."""
+IN_PYTHON = tuple(bug for bug in BUGS.values() if not bug.in_source and not bug.equivalent)
+"""Bugs in Python, without those that change nothing."""

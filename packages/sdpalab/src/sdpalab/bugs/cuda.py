@@ -9,8 +9,8 @@ from functools import partial
 
 from sdpalab.bugs.bug import HAZARD, Bug
 from sdpalab.bugs.source import CAUSAL, CROSS, EVEN, FLAT, GROUPED, HAZARD_OR_WRONG, RAGGED, in_source
-from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
+from sdpalab.status import Status
 
 __all__ = ["ALL", "BUGS", "MODULO_IN_FLASH"]
 

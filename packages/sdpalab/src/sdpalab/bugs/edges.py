@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from sdpalab.bugs.bug import Bug, Family
-from sdpalab.bugs.tiled import CAUSAL, CROSS, PLAIN, TiledAttention, planted
-from sdpalab.judge.diagnose.hypotheses import Cause
+from sdpalab.bugs.cause import Cause
+from sdpalab.bugs.tiled import CAUSAL, CROSS, PLAIN, TiledAttention, changed, planted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,22 +23,13 @@ _historical = partial(planted, Family.HISTORICAL, into=BUGS)
 # ---- masks ----------------------------------------------------------------------------------------------------------
 
 
-@_mask("query i sees key i + 1", CAUSAL)
-class _OneTooMany(TiledAttention):
-    def hidden(self, rows: Tensor, columns: Tensor, seq_q: int, seq_kv: int) -> Tensor:
-        return columns > rows + 1
-
-
-@_mask("query i does not see key i", CAUSAL)
-class _OneTooFew(TiledAttention):
-    def hidden(self, rows: Tensor, columns: Tensor, seq_q: int, seq_kv: int) -> Tensor:
-        return columns > (rows - 1).clamp(min=0)
-
-
-@_mask("aligned to the bottom right", CROSS)
-class _BottomRight(TiledAttention):
-    def hidden(self, rows: Tensor, columns: Tensor, seq_q: int, seq_kv: int) -> Tensor:
-        return columns > rows + seq_kv - seq_q
+_mask("query i sees key i + 1", CAUSAL)(changed(hidden=lambda self, rows, columns, seq_q, seq_kv: columns > rows + 1))
+_mask("query i does not see key i", CAUSAL)(
+    changed(hidden=lambda self, rows, columns, seq_q, seq_kv: columns > (rows - 1).clamp(min=0))
+)
+_mask("aligned to the bottom right", CROSS)(
+    changed(hidden=lambda self, rows, columns, seq_q, seq_kv: columns > rows + seq_kv - seq_q)
+)
 
 
 @_mask("no mask", CAUSAL)
@@ -48,40 +38,24 @@ class _NoMask(TiledAttention):
         return False
 
 
-@_mask("always a mask", PLAIN)
-class _AlwaysMask(TiledAttention):
-    def causal(self, asked: bool) -> bool:
-        return True
-
-
-@_mask("the mask is upside down", CAUSAL)
-class _UpsideDown(TiledAttention):
-    def hidden(self, rows: Tensor, columns: Tensor, seq_q: int, seq_kv: int) -> Tensor:
-        return columns < rows
-
-
-@_mask("whole tiles are masked, the diagonal ones not at all", CAUSAL)
-class _WholeTiles(TiledAttention):
-    def hidden(self, rows: Tensor, columns: Tensor, seq_q: int, seq_kv: int) -> Tensor:
-        return columns // self.tile > rows // self.tile
-
-
-@_mask("the diagonal tiles are left out below the first", CAUSAL)
-class _NoDiagonal(TiledAttention):
-    def hidden(self, rows: Tensor, columns: Tensor, seq_q: int, seq_kv: int) -> Tensor:
-        return (columns > rows) | ((columns // self.tile == rows // self.tile) & (rows >= self.tile))
-
-
-@_mask("of two diagonal tiles of keys only the last is masked", CAUSAL)
-class _LastTileOnly(TiledAttention):
-    def hidden(self, rows: Tensor, columns: Tensor, seq_q: int, seq_kv: int) -> Tensor:
-        return (columns > rows) & (columns // self.tile % 2 == 1)
-
-
-@_mask("columns are counted from the tile's start", CAUSAL)
-class _TileColumns(TiledAttention):
-    def hidden(self, rows: Tensor, columns: Tensor, seq_q: int, seq_kv: int) -> Tensor:
-        return columns - columns[0] > rows
+_mask("always a mask", PLAIN)(changed(causal=lambda self, asked: True))
+_mask("the mask is upside down", CAUSAL)(changed(hidden=lambda self, rows, columns, seq_q, seq_kv: columns < rows))
+_mask("whole tiles are masked, the diagonal ones not at all", CAUSAL)(
+    changed(hidden=lambda self, rows, columns, seq_q, seq_kv: columns // self.tile > rows // self.tile)
+)
+_mask("the diagonal tiles are left out below the first", CAUSAL)(
+    changed(
+        hidden=lambda self, rows, columns, seq_q, seq_kv: (
+            (columns > rows) | ((columns // self.tile == rows // self.tile) & (rows >= self.tile))
+        )
+    )
+)
+_mask("of two diagonal tiles of keys only the last is masked", CAUSAL)(
+    changed(hidden=lambda self, rows, columns, seq_q, seq_kv: (columns > rows) & (columns // self.tile % 2 == 1))
+)
+_mask("columns are counted from the tile's start", CAUSAL)(
+    changed(hidden=lambda self, rows, columns, seq_q, seq_kv: columns - columns[0] > rows)
+)
 
 
 @_mask("hidden scores are 0", CAUSAL)
@@ -94,31 +68,23 @@ class _HiddenSoft(TiledAttention):
     masked = -8.0
 
 
-@_mask("the mask is off by one from row 128 on", CAUSAL)
-class _LateOff(TiledAttention):
-    def hidden(self, rows: Tensor, columns: Tensor, seq_q: int, seq_kv: int) -> Tensor:
-        return columns > rows + (rows >= 128)
-
-
-@_mask("a sliding window of 150 keys", CAUSAL)
-class _Window(TiledAttention):
-    def hidden(self, rows: Tensor, columns: Tensor, seq_q: int, seq_kv: int) -> Tensor:
-        return (columns > rows) | (columns < rows - 150)
+_mask("the mask is off by one from row 128 on", CAUSAL)(
+    changed(hidden=lambda self, rows, columns, seq_q, seq_kv: columns > rows + (rows >= 128))
+)
+_mask("a sliding window of 150 keys", CAUSAL)(
+    changed(hidden=lambda self, rows, columns, seq_q, seq_kv: (columns > rows) | (columns < rows - 150))
+)
 
 
 # ---- edges ----------------------------------------------------------------------------------------------------------
 
 
-@_boundary("the keys after the last whole tile are left out", cause=Cause.KEYS)
-class _WholeTilesOnly(TiledAttention):
-    def starts(self, seq_kv: int) -> Sequence[int]:
-        return range(0, max(self.tile, seq_kv // self.tile * self.tile), self.tile)
-
-
-@_boundary("the last key is left out", cause=Cause.KEYS)
-class _NoLastKey(TiledAttention):
-    def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return (q, k[:, :, :-1], v[:, :, :-1]) if k.shape[2] > 1 else (q, k, v)
+_boundary("the keys after the last whole tile are left out", cause=Cause.KEYS)(
+    changed(starts=lambda self, seq_kv: range(0, max(self.tile, seq_kv // self.tile * self.tile), self.tile))
+)
+_boundary("the last key is left out", cause=Cause.KEYS, words="the last one is left out")(
+    changed(operands=lambda self, q, k, v: (q, k[:, :, :-1], v[:, :, :-1]) if k.shape[2] > 1 else (q, k, v))
+)
 
 
 @_boundary("keys after the last multiple of 8 are left out", cause=Cause.KEYS)
@@ -126,6 +92,9 @@ class _MultipleOfEight(TiledAttention):
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         last = max(8, k.shape[2] // 8 * 8)
         return q, k[:, :, :last], v[:, :, :last]
+
+
+_ZEROS = "{missing} rows of zeros, up to a multiple of {tile}"
 
 
 class _Padded(TiledAttention):
@@ -137,16 +106,26 @@ class _Padded(TiledAttention):
         missing = -k.shape[2] % self.tile
         return q, pad(k, (0, 0, 0, missing)), pad(v, (0, 0, 0, missing))
 
+    def mask_tile(self, mask: Tensor, chosen: slice, group: int) -> Tensor:
+        from torch.nn.functional import pad
 
-_boundary("zeros up to the end of the tile count as keys", PLAIN, cause=Cause.PADDING)(_Padded)
+        return pad(super().mask_tile(mask, chosen, group), (0, max(0, chosen.stop - mask.shape[-1])))
+
+
+_boundary("zeros up to the end of the tile count as keys", PLAIN, cause=Cause.PADDING, words=_ZEROS)(_Padded)
 _boundary(
     "zeros up to the end of the tile count as keys, under a mask",
     CROSS.with_(seq_q=150, seq_kv=90),
     cause=Cause.PADDING,
+    words=_ZEROS,
 )(_Padded)
 
 
-@_boundary("the keys after the last belong to the next head", cause=Cause.PADDING)
+@_boundary(
+    "the keys after the last belong to the next head",
+    cause=Cause.PADDING,
+    words="{missing} rows of the next head, up to a multiple of {tile}",
+)
 class _IntoNextHead(_Padded):
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         _, keys, values = super().operands(q, k, v)
@@ -184,10 +163,9 @@ class _LastColumn(TiledAttention):
         return done
 
 
-@_boundary("a single row is taken for no row", cause=Cause.NO_ATTENTION)
-class _SingleRow(TiledAttention):
-    def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
-        return out / total * (out.shape[2] > 1)
+_boundary("a single row is taken for no row", cause=Cause.NO_ATTENTION)(
+    changed(finish=lambda self, out, total, maximum, seq_kv: out / total * (out.shape[2] > 1))
+)
 
 
 @_boundary("one row in the middle is wrong by 2%", cause=Cause.PLACE)

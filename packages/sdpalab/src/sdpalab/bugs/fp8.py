@@ -10,8 +10,8 @@ from functools import partial
 from sdpalab.bugs.bug import WRONG, Bug, Family
 from sdpalab.bugs.edit import QUANTISE
 from sdpalab.bugs.source import EVEN, RAGGED, SEVERAL_TILES, in_source
-from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
+from sdpalab.status import Status
 
 __all__ = ["BUGS", "SHOWN_BY_EXACT_PROBES"]
 

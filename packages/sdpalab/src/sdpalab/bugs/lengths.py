@@ -7,8 +7,8 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING
 
 from sdpalab.bugs.bug import Bug, Family
-from sdpalab.bugs.tiled import PLAIN, TiledAttention, planted
-from sdpalab.judge.diagnose.hypotheses import Cause
+from sdpalab.bugs.cause import Cause
+from sdpalab.bugs.tiled import PLAIN, TiledAttention, changed, planted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,52 +40,24 @@ class _Other(TiledAttention):
         return super().valid_values(tile, columns, self.other(lengths))
 
 
-@_read("the lengths of the keys are ignored")
-class _Ignored(_Other):
-    def other(self, lengths: Tensor) -> Tensor:
-        return lengths | 1 << 30
-
-
-@_read("one key of the padding is seen")
-class _OneMore(_Other):
-    def other(self, lengths: Tensor) -> Tensor:
-        return lengths + 1
-
-
-@_padding("the last valid key is taken for padding", PADDED)
-class _OneFewer(_Other):
-    def other(self, lengths: Tensor) -> Tensor:
-        return (lengths - 1).clamp(min=0)
-
-
-@_padding("all batch entries have the length of the first", PADDED)
-class _OfTheFirst(_Other):
-    def other(self, lengths: Tensor) -> Tensor:
-        return lengths[:1].expand(len(lengths))
-
-
-@_read("the length is that of the next batch entry")
-class _OfTheNext(_Other):
-    def other(self, lengths: Tensor) -> Tensor:
-        return lengths.roll(-1)
-
-
-@_read("all batch entries have the largest length")
-class _Largest(_Other):
-    def other(self, lengths: Tensor) -> Tensor:
-        return lengths.max().expand(len(lengths))
-
-
-@_read("padding in the last tile that has a valid key is seen")
-class _PaddingInWholeTiles(_Other):
-    def other(self, lengths: Tensor) -> Tensor:
-        return -(-lengths // self.tile) * self.tile
-
-
-@_padding("the last tile that has padding is left out", PADDED)
-class _WithoutLastTile(_Other):
-    def other(self, lengths: Tensor) -> Tensor:
-        return lengths // self.tile * self.tile
+_read("the lengths of the keys are ignored")(changed(_Other, other=lambda self, lengths: lengths | 1 << 30))
+_read("one key of the padding is seen")(changed(_Other, other=lambda self, lengths: lengths + 1))
+_padding("the last valid key is taken for padding", PADDED)(
+    changed(_Other, other=lambda self, lengths: (lengths - 1).clamp(min=0))
+)
+_padding("all batch entries have the length of the first", PADDED)(
+    changed(_Other, other=lambda self, lengths: lengths[:1].expand(len(lengths)))
+)
+_read("the length is that of the next batch entry")(changed(_Other, other=lambda self, lengths: lengths.roll(-1)))
+_read("all batch entries have the largest length")(
+    changed(_Other, other=lambda self, lengths: lengths.max().expand(len(lengths)))
+)
+_read("padding in the last tile that has a valid key is seen")(
+    changed(_Other, other=lambda self, lengths: -(-lengths // self.tile) * self.tile)
+)
+_padding("the last tile that has padding is left out", PADDED)(
+    changed(_Other, other=lambda self, lengths: lengths // self.tile * self.tile)
+)
 
 
 @_padding("the padding is taken to be before the keys", PADDED)
@@ -119,10 +91,13 @@ class _PaddingInSum(TiledAttention):
         return super().rounded(weights).masked_fill(self._padding, 0.0)
 
 
-@_padding("rows beyond the length of the keys are taken for padding, too", PADDED_CAUSAL)
-class _RowsToo(TiledAttention):
-    def padding(self, columns: Tensor, lengths: Tensor, rows: Tensor) -> Tensor:
-        return super().padding(columns, lengths, rows) | (rows >= lengths[:, None, None, None])
+_padding("rows beyond the length of the keys are taken for padding, too", PADDED_CAUSAL)(
+    changed(
+        padding=lambda self, columns, lengths, rows: (
+            TiledAttention.padding(self, columns, lengths, rows) | (rows >= lengths[:, None, None, None])
+        )
+    )
+)
 
 
 @_padding("the causal mask is aligned to the last valid key", PADDED_CAUSAL)
@@ -132,10 +107,9 @@ class _AlignedToLength(TiledAttention):
         return super().padding(columns, lengths, rows) | (columns > rows - shift)
 
 
-@_padding("a batch entry without keys is 0 divided by 0", PADDED, cause=Cause.RANGE)
-class _EmptyEntryNan(TiledAttention):
-    def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
-        return out / total
+_padding("a batch entry without keys is 0 divided by 0", PADDED, cause=Cause.RANGE)(
+    changed(finish=lambda self, out, total, maximum, seq_kv: out / total)
+)
 
 
 @_padding("a batch entry without keys is the mean of V", PADDED, cause=Cause.RANGE)
@@ -148,19 +122,17 @@ class _EmptyEntryMean(TiledAttention):
         return super().finish(out, total, maximum, seq_kv).where(total != 0.0, self._mean)
 
 
-@_padding("a length of 0 is taken for no padding", PADDED, cause=Cause.RANGE)
-class _ZeroIsAll(_Other):
-    def other(self, lengths: Tensor) -> Tensor:
-        return lengths.masked_fill(lengths == 0, 1 << 30)
+_padding("a length of 0 is taken for no padding", PADDED, cause=Cause.RANGE)(
+    changed(_Other, other=lambda self, lengths: lengths.masked_fill(lengths == 0, 1 << 30))
+)
 
 
 # ---- padding that is read and hidden --------------------------------------------------------------------------------
 
 
-@_read("V of the padding is not cleared, and meets weights of 0")
-class _ValuesNotCleared(TiledAttention):
-    def valid_values(self, tile: Tensor, columns: Tensor, lengths: Tensor) -> Tensor:
-        return tile
+_read("V of the padding is not cleared, and meets weights of 0")(
+    changed(valid_values=lambda self, tile, columns, lengths: tile)
+)
 
 
 @_read("the maximum is taken before the padding is masked")

@@ -7,8 +7,8 @@ from functools import partial
 from sdpalab.bugs.bug import HAZARD, Bug, Family
 from sdpalab.bugs.cuda import ALL
 from sdpalab.bugs.source import CAUSAL, EVEN, FLAT, GROUPED, RAGGED, in_source
-from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
+from sdpalab.status import Status
 
 __all__ = ["BUGS"]
 

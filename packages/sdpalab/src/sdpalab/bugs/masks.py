@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sdpalab.bugs.bug import WRONG, Bug, Family
-from sdpalab.bugs.tiled import PLAIN, TiledAttention, planted
-from sdpalab.judge.diagnose.hypotheses import Cause
-from sdpalab.judge.verdict import Status
+from sdpalab.bugs.cause import Cause
+from sdpalab.bugs.tiled import PLAIN, TiledAttention, changed, planted
+from sdpalab.status import Status
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,34 +50,21 @@ class _NoAdditive(_NoBoolean):
     pass
 
 
-@_mask("a boolean mask is taken the other way round", BOOLEAN)
-class _Inverted(_Otherwise):
-    def other(self, mask: Tensor, group: int) -> Tensor:
-        return ~mask
-
-
-@_mask("the mask is transposed", BOOLEAN)
-class _Transposed(_Otherwise):
-    def other(self, mask: Tensor, group: int) -> Tensor:
-        return mask.mT if mask.shape[2] == mask.shape[3] else mask
-
-
-@_mask("the mask is that of the row before", ADDITIVE)
-class _RowBefore(_Otherwise):
-    def other(self, mask: Tensor, group: int) -> Tensor:
-        return mask.roll(1, 2)
-
-
-@_mask("the mask is that of the next key", BOOLEAN)
-class _NextKey(_Otherwise):
-    def other(self, mask: Tensor, group: int) -> Tensor:
-        return mask.roll(-1, 3)
-
-
-@_mask("every tile of keys has the mask of the first", ADDITIVE)
-class _FirstTile(TiledAttention):
-    def mask_tile(self, mask: Tensor, chosen: slice, group: int) -> Tensor:
-        return mask[..., : chosen.stop - chosen.start]
+_mask("a boolean mask is taken the other way round", BOOLEAN)(
+    changed(_Otherwise, other=lambda self, mask, group: ~mask)
+)
+_mask("the mask is transposed", BOOLEAN)(
+    changed(_Otherwise, other=lambda self, mask, group: mask.mT if mask.shape[2] == mask.shape[3] else mask)
+)
+_mask("the mask is that of the row before", ADDITIVE)(
+    changed(_Otherwise, other=lambda self, mask, group: mask.roll(1, 2))
+)
+_mask("the mask is that of the next key", BOOLEAN)(
+    changed(_Otherwise, other=lambda self, mask, group: mask.roll(-1, 3))
+)
+_mask("every tile of keys has the mask of the first", ADDITIVE)(
+    changed(mask_tile=lambda self, mask, chosen, group: mask[..., : chosen.stop - chosen.start])
+)
 
 
 @_mask("the last, ragged tile is not masked", BOOLEAN)
@@ -87,52 +74,31 @@ class _RaggedTile(TiledAttention):
         return tile.logical_or(tile.new_tensor(chosen.stop - chosen.start < self.tile))
 
 
-@_mask("scores that a boolean mask hides are 0", BOOLEAN)
-class _HiddenByMaskZero(TiledAttention):
-    def joined(self, scores: Tensor, mask: Tensor) -> Tensor:
-        return scores.masked_fill(~mask, 0.0)
-
-
-@_mask("all batch entries have the mask of the first", BY_BATCH)
-class _MaskOfBatchZero(_Otherwise):
-    def other(self, mask: Tensor, group: int) -> Tensor:
-        return mask[:1]
-
-
-@_mask("all heads have the mask of the first", BY_HEAD)
-class _MaskOfHeadZero(_Otherwise):
-    def other(self, mask: Tensor, group: int) -> Tensor:
-        return mask[:, :1]
-
-
-@_mask("the mask is that of the next head", BY_HEAD)
-class _MaskOfNextHead(_Otherwise):
-    def other(self, mask: Tensor, group: int) -> Tensor:
-        return mask.roll(-1, 1)
-
-
-@_mask("batch entries and heads of the mask are mixed up", BY_BOTH)
-class _MixedUp(_Otherwise):
-    def other(self, mask: Tensor, group: int) -> Tensor:
-        return mask.swapaxes(0, 1).reshape(mask.shape)
-
-
-@_mask("the mask is taken by K/V head", BY_HEAD_GROUPED)
-class _ByKvHead(_Otherwise):
-    def other(self, mask: Tensor, group: int) -> Tensor:
-        return mask[:, ::group].repeat_interleave(group, 1) if mask.shape[1] > 1 else mask
-
-
-@_mask("an additive mask is not taken to base 2", ADDITIVE)
-class _BaseTwo(TiledAttention):
-    def joined(self, scores: Tensor, mask: Tensor) -> Tensor:
-        return scores + mask.float()
-
-
-@_mask("an additive mask is scaled as the scores are", ADDITIVE)
-class _MaskScaled(TiledAttention):
-    def joined(self, scores: Tensor, mask: Tensor) -> Tensor:
-        return scores + mask.float() * math.log2(math.e) / 8.0  # sqrt(head_dim)
+_mask("scores that a boolean mask hides are 0", BOOLEAN)(
+    changed(joined=lambda self, scores, mask: scores.masked_fill(~mask, 0.0))
+)
+_mask("all batch entries have the mask of the first", BY_BATCH)(
+    changed(_Otherwise, other=lambda self, mask, group: mask[:1])
+)
+_mask("all heads have the mask of the first", BY_HEAD)(changed(_Otherwise, other=lambda self, mask, group: mask[:, :1]))
+_mask("the mask is that of the next head", BY_HEAD)(
+    changed(_Otherwise, other=lambda self, mask, group: mask.roll(-1, 1))
+)
+_mask("batch entries and heads of the mask are mixed up", BY_BOTH)(
+    changed(_Otherwise, other=lambda self, mask, group: mask.swapaxes(0, 1).reshape(mask.shape))
+)
+_mask("the mask is taken by K/V head", BY_HEAD_GROUPED)(
+    changed(
+        _Otherwise,
+        other=lambda self, mask, group: mask[:, ::group].repeat_interleave(group, 1) if mask.shape[1] > 1 else mask,
+    )
+)
+_mask("an additive mask is not taken to base 2", ADDITIVE)(
+    changed(joined=lambda self, scores, mask: scores + mask.float())
+)
+_mask("an additive mask is scaled as the scores are", ADDITIVE)(
+    changed(joined=lambda self, scores, mask: scores + mask.float() * math.log2(math.e) * self.scale)
+)
 
 
 @_mask("an additive mask is subtracted", ADDITIVE)
@@ -142,50 +108,29 @@ class _Subtracted(TiledAttention):
         return (scores - shown).masked_fill(shown == -math.inf, -math.inf)
 
 
-@_mask("an additive mask only hides", ADDITIVE)
-class _OnlyHides(TiledAttention):
-    def joined(self, scores: Tensor, mask: Tensor) -> Tensor:
-        return scores.masked_fill(mask == -math.inf, -math.inf)
-
-
-@_mask("an additive mask is not below -10", ADDITIVE, statuses=_ON_OTHER_DATA)
-class _MaskClamped(TiledAttention):
-    def joined(self, scores: Tensor, mask: Tensor) -> Tensor:
-        return super().joined(scores, mask.clamp(min=-10.0))
-
-
-@_mask("an additive mask is rounded to whole numbers", ADDITIVE)
-class _MaskRounded(TiledAttention):
-    def joined(self, scores: Tensor, mask: Tensor) -> Tensor:
-        return super().joined(scores, mask.round())
-
-
-@_mask("scores are rounded to 16 bits with the mask", ADDITIVE, cause=Cause.PRECISION)
-class _SixteenBits(TiledAttention):
-    def joined(self, scores: Tensor, mask: Tensor) -> Tensor:
-        return super().joined(scores, mask).to(self.dtype).float()
-
-
-@_mask(
+_mask("an additive mask only hides", ADDITIVE)(
+    changed(joined=lambda self, scores, mask: scores.masked_fill(mask == -math.inf, -math.inf))
+)
+_mask("an additive mask is not below -10", ADDITIVE, statuses=_ON_OTHER_DATA)(
+    changed(joined=lambda self, scores, mask: TiledAttention.joined(self, scores, mask.clamp(min=-10.0)))
+)
+_mask("an additive mask is rounded to whole numbers", ADDITIVE)(
+    changed(joined=lambda self, scores, mask: TiledAttention.joined(self, scores, mask.round()))
+)
+_mask("scores are rounded to 16 bits with the mask", ADDITIVE, cause=Cause.PRECISION)(
+    changed(joined=lambda self, scores, mask: TiledAttention.joined(self, scores, mask).to(self.dtype).float())
+)
+_mask(
     "what an additive mask hides by a finite number is -1e4",
     ADDITIVE.with_(dtype="bfloat16"),
     statuses=_ON_OTHER_DATA,
+)(changed(joined=lambda self, scores, mask: scores + mask.float().clamp(min=-40.0) * math.log2(math.e)))
+_mask("the causal mask is left out where there is a mask", BOOLEAN.with_(causal=True))(
+    changed(causal=lambda self, asked: False)
 )
-class _LeastNumber(TiledAttention):
-    def joined(self, scores: Tensor, mask: Tensor) -> Tensor:
-        return scores + mask.float().clamp(min=-40.0) * math.log2(math.e)
-
-
-@_mask("the causal mask is left out where there is a mask", BOOLEAN.with_(causal=True))
-class _CausalLeftOut(TiledAttention):
-    def causal(self, asked: bool) -> bool:
-        return False
-
-
-@_mask("rows that the mask hides are 0 divided by 0", BOOLEAN, cause=Cause.RANGE)
-class _HiddenNan(TiledAttention):
-    def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
-        return out / total
+_mask("rows that the mask hides are 0 divided by 0", BOOLEAN, cause=Cause.RANGE)(
+    changed(finish=lambda self, out, total, maximum, seq_kv: out / total)
+)
 
 
 @_mask("rows that the mask hides are the mean of V", ADDITIVE)

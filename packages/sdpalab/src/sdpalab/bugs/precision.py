@@ -7,16 +7,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sdpalab.bugs.bug import Bug, Family
+from sdpalab.bugs.cause import Cause
 from sdpalab.bugs.tiled import BF16, CAUSAL, PLAIN, TiledAttention, planted
-from sdpalab.judge.diagnose.hypotheses import Cause
-from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
+from sdpalab.status import Status
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["BUGS"]
+__all__ = ["BUGS", "WithoutScores"]
 
 BUGS: list[Bug] = []
 _precision = partial(planted, Family.PRECISION, into=BUGS, cause=Cause.PRECISION)
@@ -152,7 +152,7 @@ class _HeadScaleOverflow(_HeadScale):
 # ---- no attention at all --------------------------------------------------------------------------------------------
 
 
-class _Nothing(ABC):
+class WithoutScores(ABC):
     """Base of outputs that do not depend on the scores."""
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, **_: Any) -> Tensor:
@@ -167,28 +167,40 @@ class _Nothing(ABC):
 _degenerate = partial(planted, Family.DEGENERATE, into=BUGS, cause=Cause.NO_ATTENTION)
 
 
-@_degenerate("zeros")
-@_degenerate("zeros, under a mask", CAUSAL)
-class _Zeros(_Nothing):
+@_degenerate("zeros", words="it is all zeros")
+@_degenerate("zeros, under a mask", CAUSAL, words="it is all zeros")
+class _Zeros(WithoutScores):
     def degenerate(self, q: Tensor, v: Tensor) -> Tensor:
         return q * 0
 
 
-@_degenerate("the mean of V")
-@_degenerate("the mean of V on a long sequence", PLAIN.with_(seq_q=4096, seq_kv=4096, heads=1))
-class _Mean(_Nothing):
+@_degenerate("the mean of V", words="each row is the mean of all of V")
+@_degenerate(
+    "the mean of V on a long sequence",
+    PLAIN.with_(seq_q=4096, seq_kv=4096, heads=1),
+    words="each row is the mean of all of V",
+)
+class _Mean(WithoutScores):
     def degenerate(self, q: Tensor, v: Tensor) -> Tensor:
-        return v.float().mean(2, keepdim=True).expand_as(q).to(q.dtype).contiguous()
+        import torch
+
+        return (
+            v.to(torch.promote_types(v.dtype, torch.float32))
+            .mean(2, keepdim=True)
+            .expand_as(q)
+            .to(q.dtype)
+            .contiguous()
+        )
 
 
-@_degenerate("V")
-class _Values(_Nothing):
+@_degenerate("V", words="row i is V[i]")
+class _Values(WithoutScores):
     def degenerate(self, q: Tensor, v: Tensor) -> Tensor:
         return v[:, :, [i % v.shape[2] for i in range(q.shape[2])]]
 
 
-@_degenerate("Q")
-class _Queries(_Nothing):
+@_degenerate("Q", words="it is Q")
+class _Queries(WithoutScores):
     def degenerate(self, q: Tensor, v: Tensor) -> Tensor:
         return q.clone()
 

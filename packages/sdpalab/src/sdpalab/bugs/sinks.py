@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sdpalab.bugs.bug import Bug, Family
-from sdpalab.bugs.tiled import PLAIN, TiledAttention, planted
-from sdpalab.judge.diagnose.hypotheses import Cause
+from sdpalab.bugs.cause import Cause
+from sdpalab.bugs.tiled import PLAIN, TiledAttention, changed, planted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,52 +35,24 @@ class _Sinks(TiledAttention):
         return super().beginning(queries, None if sinks is None else self.other(sinks, group), group)
 
 
-@_sink("the sinks are left out", SINK)
-class _NoSinks(TiledAttention):
-    def beginning(self, queries: Tensor, sinks: Tensor | None, group: int) -> tuple[Tensor, Tensor]:
-        return super().beginning(queries, None, group)
-
-
-@_sink("the sink is not taken to base 2", SINK)
-class _SinkBaseTwo(_Sinks):
-    def other(self, sinks: Tensor, group: int) -> Tensor:
-        return sinks * math.log(2.0)
-
-
-@_sink("the sink is scaled as the scores are", SINK_CAUSAL)
-class _SinkScaled(_Sinks):
-    def other(self, sinks: Tensor, group: int) -> Tensor:
-        return sinks / 8.0  # sqrt(head_dim)
-
-
-@_sink("all heads have the sink of the first", SINK)
-class _SinkOfFirst(_Sinks):
-    def other(self, sinks: Tensor, group: int) -> Tensor:
-        return sinks[:1].expand(len(sinks))
-
-
-@_sink("the sink is that of the next head", SINK_CAUSAL)
-class _SinkOfNext(_Sinks):
-    def other(self, sinks: Tensor, group: int) -> Tensor:
-        return sinks.roll(-1)
-
-
-@_sink("the sink is taken by K/V head", SINK_GROUPED)
-class _SinkByKvHead(_Sinks):
-    def other(self, sinks: Tensor, group: int) -> Tensor:
-        return sinks[: len(sinks) // group].repeat_interleave(group)
-
-
-@_sink("the sink has the wrong sign", SINK)
-class _SinkNegated(_Sinks):
-    def other(self, sinks: Tensor, group: int) -> Tensor:
-        return -sinks
-
-
-@_sink("every sink is 0", SINK)
-class _AllZero(_Sinks):
-    def other(self, sinks: Tensor, group: int) -> Tensor:
-        return sinks * 0.0
+_sink("the sinks are left out", SINK)(
+    changed(beginning=lambda self, queries, sinks, group: TiledAttention.beginning(self, queries, None, group))
+)
+_sink("the sink is not taken to base 2", SINK)(changed(_Sinks, other=lambda self, sinks, group: sinks * math.log(2.0)))
+_sink("the sink is scaled as the scores are", SINK_CAUSAL)(
+    changed(_Sinks, other=lambda self, sinks, group: sinks * self.scale)
+)
+_sink("all heads have the sink of the first", SINK)(
+    changed(_Sinks, other=lambda self, sinks, group: sinks[:1].expand(len(sinks)))
+)
+_sink("the sink is that of the next head", SINK_CAUSAL)(
+    changed(_Sinks, other=lambda self, sinks, group: sinks.roll(-1))
+)
+_sink("the sink is taken by K/V head", SINK_GROUPED)(
+    changed(_Sinks, other=lambda self, sinks, group: sinks[: len(sinks) // group].repeat_interleave(group))
+)
+_sink("the sink has the wrong sign", SINK)(changed(_Sinks, other=lambda self, sinks, group: -sinks))
+_sink("every sink is 0", SINK)(changed(_Sinks, other=lambda self, sinks, group: sinks * 0.0))
 
 
 @_sink("the sink counts for the maximum, and not in the sum", SINK)
@@ -122,16 +94,12 @@ class _AtTheEnd(TiledAttention):
         return out / (total + self.sink_weight(self._sink, maximum))
 
 
-@_sink("the sink's weight is not relative to the largest score", SINK)
-class _NotRelative(_AtTheEnd):
-    def sink_weight(self, sink: Tensor, maximum: Tensor) -> Tensor:
-        return sink.exp2()
-
-
-@_sink("the sink's weight is rounded to a power of two", SINK)
-class _PowerOfTwo(_AtTheEnd):
-    def sink_weight(self, sink: Tensor, maximum: Tensor) -> Tensor:
-        return (sink - maximum.clamp(min=-1e30)).round().exp2()
+_sink("the sink's weight is not relative to the largest score", SINK)(
+    changed(_AtTheEnd, sink_weight=lambda self, sink, maximum: sink.exp2())
+)
+_sink("the sink's weight is rounded to a power of two", SINK)(
+    changed(_AtTheEnd, sink_weight=lambda self, sink, maximum: (sink - maximum.clamp(min=-1e30)).round().exp2())
+)
 
 
 @_sink("the sink's weight goes to the first key", SINK)
@@ -145,16 +113,14 @@ class _ToFirstKey(_AtTheEnd):
         return (out + weight * self._first) / (total + weight)
 
 
-@_sink("the sink is left out where it is above all scores", SINK)
-class _LeftOutAbove(_AtTheEnd):
-    def sink_weight(self, sink: Tensor, maximum: Tensor) -> Tensor:
-        return super().sink_weight(sink, maximum) * (sink < maximum)
-
-
-@_sink("rows that see the sink alone are 0 divided by 0", SINK_WINDOW, cause=Cause.RANGE)
-class _AloneNan(_AtTheEnd):
-    def sink_weight(self, sink: Tensor, maximum: Tensor) -> Tensor:
-        return (sink - maximum).exp2() * (maximum > -math.inf)
+_sink("the sink is left out where it is above all scores", SINK)(
+    changed(
+        _AtTheEnd, sink_weight=lambda self, sink, maximum: _AtTheEnd.sink_weight(self, sink, maximum) * (sink < maximum)
+    )
+)
+_sink("rows that see the sink alone are 0 divided by 0", SINK_WINDOW, cause=Cause.RANGE)(
+    changed(_AtTheEnd, sink_weight=lambda self, sink, maximum: (sink - maximum).exp2() * (maximum > -math.inf))
+)
 
 
 @_sink("the output is multiplied by a sigmoid of the wrong sign", SINK)

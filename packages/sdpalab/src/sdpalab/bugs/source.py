@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 from sdpalab.bugs.bug import HAZARD, WRONG, Bug, Family
 from sdpalab.bugs.edit import SourceEdit
-from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Knob
 from sdpalab.problem import Problem
+from sdpalab.status import Status
 
 __all__ = ["CAUSAL", "CROSS", "EVEN", "FLAT", "GROUPED", "HAZARD_OR_WRONG", "RAGGED", "SEVERAL_TILES", "in_source"]
 

@@ -10,15 +10,26 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sdpalab.bugs.bug import WRONG, Bug, Family
-from sdpalab.judge.diagnose.hypotheses import Cause
-from sdpalab.judge.verdict import Status
+from sdpalab.bugs.cause import Cause
 from sdpalab.problem import Problem
+from sdpalab.status import Status
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["BF16", "CAUSAL", "CROSS", "GROUPED", "GROUPED_CAUSAL", "PLAIN", "TiledAttention", "planted"]
+__all__ = [
+    "BF16",
+    "CAUSAL",
+    "CROSS",
+    "GROUPED",
+    "GROUPED_CAUSAL",
+    "LOG2_E",
+    "PLAIN",
+    "TiledAttention",
+    "changed",
+    "planted",
+]
 
 PLAIN = Problem(1, 2, 200, 64)
 CAUSAL = PLAIN.with_(causal=True)
@@ -26,6 +37,7 @@ CROSS = Problem(1, 2, 90, 64, seq_kv=150, causal=True)
 GROUPED = Problem(2, 4, 100, 64, kv_heads=2)
 GROUPED_CAUSAL = GROUPED.with_(causal=True)
 BF16 = PLAIN.with_(dtype="bfloat16")
+LOG2_E = math.log2(math.e)
 FAR = 1 << 30
 """Window side without a bound."""
 
@@ -41,27 +53,34 @@ def planted(
     equivalent: str = "",
     harmless: Problem | None = None,
     claims: bool = False,
+    words: str = "",
 ) -> Callable[[type[Any]], type[Any]]:
     """Class decorator that adds an instance of the class, as the candidate of a bug, to a list."""
 
     def plant(implementation: type[Any]) -> type[Any]:
-        into.append(Bug(id, family, cause, implementation(), problem, harmless, statuses, equivalent, claims))
+        into.append(Bug(id, family, cause, implementation(), problem, harmless, statuses, equivalent, claims, words))
         return implementation
 
     return plant
 
 
 class TiledAttention:
-    """Online softmax over tiles of keys (FlashAttention-2, Dao 2023): float32 sums, P in the inputs' dtype.
+    """Online softmax over tiles of keys (FlashAttention-2, Dao 2023): float32 sums, P in the inputs' dtype; for float64
+    inputs both are float64.
 
     ``attention(q, k, v, *, scale, causal, window_size=..., ...) -> out`` on [B, H, Sq, D] and [B, Hkv, Skv, D], with
-    the judge's arguments, all of :data:`sdpalab.scoring.EXTRAS`, and any number of K/V heads. Inside, tensors are
-    float32: q [B, H, Sq, D]; k, v [B, H, Skv, D]; scores and weights of one tile [B, H, Sq, tile]; maximum and total
-    [B, H, Sq, 1]; the unnormalised output [B, H, Sq, D].
+    the judge's arguments, all of :data:`sdpalab.scoring.EXTRAS`, and any number of K/V heads. Inside, tensors have the
+    type of the sums: q [B, H, Sq, D]; k, v [B, H, Skv, D]; scores and weights of one tile [B, H, Sq, tile]; maximum and
+    total [B, H, Sq, 1]; the unnormalised output [B, H, Sq, D].
     """
 
     tile = 32
     dtype: torch.dtype
+    wide: torch.dtype
+    """Type of the sums."""
+    scale: float
+    shift: int
+    """Keys minus queries: the distance between the alignments top left and bottom right."""
 
     def __call__(
         self,
@@ -81,9 +100,10 @@ class TiledAttention:
     ) -> Tensor:
         import torch
 
-        self.dtype = q.dtype
+        self.dtype, self.wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
+        self.scale, self.shift = scale, k.shape[2] - q.shape[2]
         group = q.shape[1] // k.shape[1]
-        queries, keys, values = self.operands(q.float(), self.heads(k.float(), group), self.heads(v.float(), group))
+        queries, keys, values = self.operands(*self.widened(q, k, v, group))
         seq_q, seq_kv = queries.shape[2], keys.shape[2]
         factor = self.factor(scale, q.shape[3])
         rows = torch.arange(seq_q)[:, None]
@@ -98,18 +118,18 @@ class TiledAttention:
                 value_tile = self.valid_values(value_tile, columns, kv_lengths)
             scores = self.scores(queries, key_tile) * factor
             if softcap:
-                scores = self.capped(scores, softcap * math.log2(math.e))
+                scores = self.capped(scores, softcap * LOG2_E)
             if self.causal(causal):
                 scores = scores.masked_fill(self.hidden(rows, columns, seq_q, seq_kv), self.masked)
             if window_size != (-1, -1):
                 scores = scores.masked_fill(self.outside(rows, columns, *window_size), self.masked)
             if alibi_slopes is not None:
-                scores = scores - self.bias(alibi_slopes, rows, columns, group) * math.log2(math.e)
+                scores = scores - self.bias(alibi_slopes, rows, columns, group) * LOG2_E
             if attn_mask is not None:
                 scores = self.joined(scores, self.mask_tile(attn_mask, chosen, group))
             if kv_lengths is not None:
                 scores = scores.masked_fill(self.padding(columns, kv_lengths, rows), self.masked)
-            scores = self.after_masks(scores, softcap * math.log2(math.e))
+            scores = self.after_masks(scores, softcap * LOG2_E)
             previous, maximum = maximum, self.maximum(maximum, scores)
             weights = self.weights(scores, maximum)
             rescale = self.weights(previous, maximum)
@@ -123,13 +143,17 @@ class TiledAttention:
         """K or V of each query head: head h reads h // group."""
         return tensor.repeat_interleave(group, dim=1)
 
+    def widened(self, q: Tensor, k: Tensor, v: Tensor, group: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Q, and K and V of each query head, in the type of the sums."""
+        return q.to(self.wide), self.heads(k.to(self.wide), group), self.heads(v.to(self.wide), group)
+
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Operands of the products."""
         return q, k, v
 
     def factor(self, scale: float, head_dim: int) -> float:
         """Factor on the scores, for exponentials to base 2."""
-        return scale * math.log2(math.e)
+        return scale * LOG2_E
 
     # ---- the loop ---------------------------------------------------------------------------------------------------
 
@@ -193,7 +217,7 @@ class TiledAttention:
 
         if mask.dtype == torch.bool:
             return scores.masked_fill(~mask, self.masked)
-        return scores + mask.float() * math.log2(math.e)
+        return scores + mask.to(self.wide) * LOG2_E
 
     def padding(self, columns: Tensor, lengths: Tensor, rows: Tensor) -> Tensor:
         """Mask of the keys [B, 1, 1, tile] beyond the length of their batch entry."""
@@ -201,12 +225,10 @@ class TiledAttention:
 
     def beginning(self, queries: Tensor, sinks: Tensor | None, group: int) -> tuple[Tensor, Tensor]:
         """Maximum and total before the first tile; a sink is the first score, in units of log2."""
-        import torch
-
         shape = (*queries.shape[:3], 1)
         if sinks is None:
-            return torch.full(shape, -torch.inf), torch.zeros(shape)
-        return (sinks * math.log2(math.e))[:, None, None].expand(shape), torch.ones(shape)
+            return queries.new_full(shape, -math.inf), queries.new_zeros(shape)
+        return (sinks * LOG2_E)[:, None, None].expand(shape), queries.new_ones(shape)
 
     def after_masks(self, scores: Tensor, cap: float) -> Tensor:
         """The scores that the softmax uses."""
@@ -226,7 +248,7 @@ class TiledAttention:
 
     def rounded(self, weights: Tensor) -> Tensor:
         """P as the operand of the second product."""
-        return weights.to(self.dtype).float()
+        return weights.to(self.dtype).to(self.wide)
 
     def total(self, total: Tensor, rescale: Tensor, weights: Tensor) -> Tensor:
         """Running sum of the weights."""
@@ -239,3 +261,8 @@ class TiledAttention:
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
         """The output, still in float32."""
         return out / total.where(maximum > -math.inf, 1.0)  # 0 in a row without a visible key
+
+
+def changed(base: type[TiledAttention] = TiledAttention, /, **steps: Any) -> type[TiledAttention]:
+    """Subclass with other steps: functions in place of methods, or class attributes."""
+    return type("Changed", (base,), steps)

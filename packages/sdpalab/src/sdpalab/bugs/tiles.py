@@ -7,8 +7,8 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING
 
 from sdpalab.bugs.bug import Bug, Family
-from sdpalab.bugs.tiled import GROUPED, PLAIN, TiledAttention, planted
-from sdpalab.judge.diagnose.hypotheses import Cause
+from sdpalab.bugs.cause import Cause
+from sdpalab.bugs.tiled import GROUPED, PLAIN, TiledAttention, changed, planted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,16 +28,12 @@ def _rows(out: Tensor, instead: Callable[[int], int]) -> list[int]:
 # ---- tiles ----------------------------------------------------------------------------------------------------------
 
 
-@_tiles("the first tile is left out", cause=Cause.KEYS)
-class _NoFirst(TiledAttention):
-    def starts(self, seq_kv: int) -> Sequence[int]:
-        return super().starts(seq_kv)[1:] or [0]
-
-
-@_tiles("the last tile is counted twice", cause=Cause.KEYS)
-class _LastTwice(TiledAttention):
-    def starts(self, seq_kv: int) -> Sequence[int]:
-        return [*super().starts(seq_kv), super().starts(seq_kv)[-1]]
+_tiles("the first tile is left out", cause=Cause.KEYS)(
+    changed(starts=lambda self, seq_kv: TiledAttention.starts(self, seq_kv)[1:] or [0])
+)
+_tiles("the last tile is counted twice", cause=Cause.KEYS)(
+    changed(starts=lambda self, seq_kv: [*TiledAttention.starts(self, seq_kv), TiledAttention.starts(self, seq_kv)[-1]])
+)
 
 
 @_tiles("the second tile is counted twice, the third never", cause=Cause.KEYS)
@@ -47,7 +43,11 @@ class _StaleTile(TiledAttention):
         return starts[:2] + starts[1:2] + starts[3:] if len(starts) > 2 else starts
 
 
-@_tiles("V of the tile before (a stage that was not waited for)", cause=Cause.KEYS)
+@_tiles(
+    "V of the tile before (a stage that was not waited for)",
+    cause=Cause.KEYS,
+    words="V is that of the tile of {tile} before",
+)
 class _StaleValues(TiledAttention):
     def value_tile(self, values: Tensor, chosen: slice) -> Tensor:
         length = chosen.stop - chosen.start
@@ -55,7 +55,11 @@ class _StaleValues(TiledAttention):
         return values[:, :, back : back + length]
 
 
-@_tiles("K of the tile before (a stage that was not waited for)", cause=Cause.KEYS)
+@_tiles(
+    "K of the tile before (a stage that was not waited for)",
+    cause=Cause.KEYS,
+    words="K is that of the tile of {tile} before",
+)
 class _StaleKeys(TiledAttention):
     def tile_of(self, keys: Tensor, chosen: slice) -> Tensor:
         length = chosen.stop - chosen.start
@@ -94,34 +98,23 @@ class _Reversed(TiledAttention):
         return super().value_tile(values, chosen).flip(2)
 
 
-@_tiles("the last 8 of head_dim are left out of the scores", cause=Cause.OPERANDS)
-class _ShortDot(TiledAttention):
-    def scores(self, q: Tensor, k: Tensor) -> Tensor:
-        return q[..., :-8] @ k[..., :-8].mT
-
-
-@_tiles("Q starts one row late", cause=Cause.ROWS)
-class _LateQueries(TiledAttention):
-    def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return q.roll(-1, 2), k, v
-
-
-@_tiles("K and V change places", PLAIN, cause=Cause.OPERANDS)
-class _KeysAsValues(TiledAttention):
-    def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return q, v, k
-
-
-@_tiles("Q and K change places", PLAIN, cause=Cause.OPERANDS)
-class _KeysAsQueries(TiledAttention):
-    def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return (k, q, v) if q.shape == k.shape else (q, k, v)
-
-
-@_tiles("columns of O change places in pairs (an accumulator's layout misread)", cause=Cause.COLUMNS)
-class _ColumnPairs(TiledAttention):
-    def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
-        return (out / total).reshape(*out.shape[:3], -1, 2).flip(-1).reshape(out.shape)
+_tiles("the last 8 of head_dim are left out of the scores", cause=Cause.OPERANDS)(
+    changed(scores=lambda self, q, k: q[..., :-8] @ k[..., :-8].mT)
+)
+_tiles("Q starts one row late", cause=Cause.ROWS)(changed(operands=lambda self, q, k, v: (q.roll(-1, 2), k, v)))
+_tiles("K and V change places", PLAIN, cause=Cause.OPERANDS, words="K is taken for V, and V for K")(
+    changed(operands=lambda self, q, k, v: (q, v, k))
+)
+_tiles("Q and K change places", PLAIN, cause=Cause.OPERANDS, words="Q is taken for K, and K for Q")(
+    changed(operands=lambda self, q, k, v: (k, q, v) if q.shape == k.shape else (q, k, v))
+)
+_tiles("columns of O change places in pairs (an accumulator's layout misread)", cause=Cause.COLUMNS)(
+    changed(
+        finish=lambda self, out, total, maximum, seq_kv: (
+            (out / total).reshape(*out.shape[:3], -1, 2).flip(-1).reshape(out.shape)
+        )
+    )
+)
 
 
 @_tiles("rows 8 apart change places (an accumulator's layout misread)", cause=Cause.ROWS)
@@ -131,37 +124,24 @@ class _RowHalves(TiledAttention):
         return (out / total)[:, :, rows]
 
 
-@_tiles("rows 8 to 15 of each 16 are divided by the sums of rows 0 to 7", cause=Cause.NORMALISATION)
-class _OthersTotal(TiledAttention):
-    def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
-        return out / total[:, :, _rows(out, lambda row: row & ~8)]
+_tiles("rows 8 to 15 of each 16 are divided by the sums of rows 0 to 7", cause=Cause.NORMALISATION)(
+    changed(finish=lambda self, out, total, maximum, seq_kv: out / total[:, :, _rows(out, lambda row: row & ~8)])
+)
 
 
 # ---- heads ----------------------------------------------------------------------------------------------------------
 
 
-@_tiles("query head h reads K/V head h mod Hkv", GROUPED, cause=Cause.HEADS)
-class _HeadsModulo(TiledAttention):
-    def heads(self, tensor: Tensor, group: int) -> Tensor:
-        return tensor.repeat(1, group, 1, 1)
-
-
-@_tiles("all query heads read K/V head 0", GROUPED, cause=Cause.HEADS)
-class _HeadZero(TiledAttention):
-    def heads(self, tensor: Tensor, group: int) -> Tensor:
-        return tensor[:, :1].expand(-1, tensor.shape[1] * group, -1, -1)
-
-
-@_tiles("all batches read batch 0", GROUPED, cause=Cause.HEADS)
-class _BatchZero(TiledAttention):
-    def heads(self, tensor: Tensor, group: int) -> Tensor:
-        return super().heads(tensor[:1].expand_as(tensor), group)
-
-
-@_tiles("V of the next head", cause=Cause.HEADS)
-class _NextHeadsValues(TiledAttention):
-    def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return q, k, v.roll(-1, 1)
+_tiles("query head h reads K/V head h mod Hkv", GROUPED, cause=Cause.HEADS)(
+    changed(heads=lambda self, tensor, group: tensor.repeat(1, group, 1, 1))
+)
+_tiles("all query heads read K/V head 0", GROUPED, cause=Cause.HEADS)(
+    changed(heads=lambda self, tensor, group: tensor[:, :1].expand(-1, tensor.shape[1] * group, -1, -1))
+)
+_tiles("all batches read batch 0", GROUPED, cause=Cause.HEADS)(
+    changed(heads=lambda self, tensor, group: TiledAttention.heads(self, tensor[:1].expand_as(tensor), group))
+)
+_tiles("V of the next head", cause=Cause.HEADS)(changed(operands=lambda self, q, k, v: (q, k, v.roll(-1, 1))))
 
 
 @_tiles("strides are taken for those of contiguous memory", cause=Cause.LAYOUT)
@@ -172,7 +152,8 @@ class _StridesForGranted(TiledAttention):
         return super().__call__(*packed, **scoring)  # type: ignore[arg-type]
 
 
-@_tiles("O in [B, S, H, D] order in memory that is read as [B, H, S, D]", cause=Cause.LAYOUT)
-class _WrongOrder(TiledAttention):
-    def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
-        return (out / total).transpose(1, 2).reshape(out.shape)
+_tiles(
+    "O in [B, S, H, D] order in memory that is read as [B, H, S, D]",
+    cause=Cause.LAYOUT,
+    words="O is written as [B, S, H, D]",
+)(changed(finish=lambda self, out, total, maximum, seq_kv: (out / total).transpose(1, 2).reshape(out.shape)))

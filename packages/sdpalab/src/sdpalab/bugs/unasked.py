@@ -10,10 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sdpalab.bugs.bug import Bug, Family
+from sdpalab.bugs.cause import Cause
 from sdpalab.bugs.cuda import MODULO_IN_FLASH
 from sdpalab.bugs.source import EVEN, in_source
-from sdpalab.bugs.tiled import PLAIN, TiledAttention, planted
-from sdpalab.judge.diagnose.hypotheses import Cause
+from sdpalab.bugs.tiled import PLAIN, TiledAttention, changed, planted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,16 +30,12 @@ class _OneKeyMore(TiledAttention):
         return columns > rows + 1
 
 
-@_mask("unasked: query i does not see key i, but for the first", cause=Cause.MASK)
-class _OneKeyLess(TiledAttention):
-    def hidden(self, rows: Tensor, columns: Tensor, seq_q: int, seq_kv: int) -> Tensor:
-        return (columns >= rows) & (columns > 0)
-
-
-@_mask("unasked: the causal mask is aligned to the bottom right", cause=Cause.MASK)
-class _UnaskedBottomRight(TiledAttention):
-    def hidden(self, rows: Tensor, columns: Tensor, seq_q: int, seq_kv: int) -> Tensor:
-        return columns > rows + seq_kv - seq_q
+_mask("unasked: query i does not see key i, but for the first", cause=Cause.MASK)(
+    changed(hidden=lambda self, rows, columns, seq_q, seq_kv: (columns >= rows) & (columns > 0))
+)
+_mask("unasked: the causal mask is aligned to the bottom right", cause=Cause.MASK)(
+    changed(hidden=lambda self, rows, columns, seq_q, seq_kv: columns > rows + seq_kv - seq_q)
+)
 
 
 class _IsCausal:
@@ -52,22 +48,21 @@ class _IsCausal:
 _mask("unasked: query i sees key i + 1 by is_causal", cause=Cause.MASK)(_IsCausal)
 
 
-@_mask("unasked: the window is one key too wide on the left", cause=Cause.MASK)
-class _UnaskedLeftWide(TiledAttention):
-    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
-        return super().outside(rows, columns, left + 1, right)
-
-
-@_mask("unasked: the window is one key too narrow on the right", cause=Cause.MASK)
-class _UnaskedRightNarrow(TiledAttention):
-    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
-        return super().outside(rows, columns, left, max(right - 1, 0))
-
-
-@_mask("unasked: one key too many of each batch entry")
-class _LengthMore(TiledAttention):
-    def padding(self, columns: Tensor, lengths: Tensor, rows: Tensor) -> Tensor:
-        return columns > lengths[:, None, None, None]
+_mask("unasked: the window is one key too wide on the left", cause=Cause.MASK)(
+    changed(
+        outside=lambda self, rows, columns, left, right: TiledAttention.outside(self, rows, columns, left + 1, right)
+    )
+)
+_mask("unasked: the window is one key too narrow on the right", cause=Cause.MASK)(
+    changed(
+        outside=lambda self, rows, columns, left, right: TiledAttention.outside(
+            self, rows, columns, left, max(right - 1, 0)
+        )
+    )
+)
+_mask("unasked: one key too many of each batch entry")(
+    changed(padding=lambda self, columns, lengths, rows: columns > lengths[:, None, None, None])
+)
 
 
 @_mask("unasked: a boolean mask is left out")
@@ -86,28 +81,16 @@ class _UnaskedOnlyHides(TiledAttention):
         return super().joined(scores, mask if mask.dtype == torch.bool else ~mask.isneginf())
 
 
-@_mask("unasked: ALiBi takes the distance with its sign")
-class _SignedDistance(TiledAttention):
-    def distance(self, rows: Tensor, columns: Tensor) -> Tensor:
-        return rows - columns
-
-
-@planted(Family.SOFTMAX, "unasked: the soft cap is left out", PLAIN, harmless=PLAIN, into=BUGS, claims=True)
-class _CapLeftOut(TiledAttention):
-    def capped(self, scores: Tensor, cap: float) -> Tensor:
-        return scores
-
-
-@planted(Family.SOFTMAX, "unasked: the sinks are left out", PLAIN, harmless=PLAIN, into=BUGS, claims=True)
-class _SinksLeftOut(TiledAttention):
-    def beginning(self, queries: Tensor, sinks: Tensor | None, group: int) -> tuple[Tensor, Tensor]:
-        return super().beginning(queries, None, group)
-
-
-@planted(Family.TILES, "unasked: query head h reads K/V head h mod Hkv", PLAIN, harmless=PLAIN, into=BUGS, claims=True)
-class _HeadModulo(TiledAttention):
-    def heads(self, tensor: Tensor, group: int) -> Tensor:
-        return tensor.repeat(1, group, 1, 1)
+_mask("unasked: ALiBi takes the distance with its sign")(changed(distance=lambda self, rows, columns: rows - columns))
+planted(Family.SOFTMAX, "unasked: the soft cap is left out", PLAIN, harmless=PLAIN, into=BUGS, claims=True)(
+    changed(capped=lambda self, scores, cap: scores)
+)
+planted(Family.SOFTMAX, "unasked: the sinks are left out", PLAIN, harmless=PLAIN, into=BUGS, claims=True)(
+    changed(beginning=lambda self, queries, sinks, group: TiledAttention.beginning(self, queries, None, group))
+)
+planted(Family.TILES, "unasked: query head h reads K/V head h mod Hkv", PLAIN, harmless=PLAIN, into=BUGS, claims=True)(
+    changed(heads=lambda self, tensor, group: tensor.repeat(1, group, 1, 1))
+)
 
 
 _bug: Any = partial(in_source, problem=EVEN, harmless=EVEN, claims=True)

@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sdpalab.bugs.bug import Bug, Family
-from sdpalab.bugs.tiled import CAUSAL, FAR, PLAIN, TiledAttention, planted
-from sdpalab.judge.diagnose.hypotheses import Cause
+from sdpalab.bugs.cause import Cause
+from sdpalab.bugs.tiled import CAUSAL, FAR, PLAIN, TiledAttention, changed, planted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,59 +23,53 @@ TALL_WINDOW = PLAIN.with_(seq_q=150, seq_kv=40, window_size=(50, 21))
 _window = partial(planted, Family.MASK, into=BUGS, cause=Cause.MASK)
 
 
-@_window("the window's left side is one key too wide", WINDOW)
-class _LeftWide(TiledAttention):
-    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
-        return super().outside(rows, columns, left + 1, right)
-
-
-@_window("the window's left side is one key too narrow", CAUSAL_WINDOW)
-class _LeftNarrow(TiledAttention):
-    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
-        return super().outside(rows, columns, max(left - 1, 0), right)
-
-
-@_window("the window's right side is one key too wide", WINDOW)
-class _RightWide(TiledAttention):
-    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
-        return super().outside(rows, columns, left, right + 1)
-
-
-@_window("the window's right side is one key too narrow", WINDOW)
-class _RightNarrow(TiledAttention):
-    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
-        return super().outside(rows, columns, left, max(right - 1, 0))
-
-
-@_window("the window's sides are swapped", WINDOW)
-class _Swapped(TiledAttention):
-    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
-        return super().outside(rows, columns, right, left)
-
-
-@_window("the window has no left side", CAUSAL_WINDOW)
-class _NoLeft(TiledAttention):
-    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
-        return super().outside(rows, columns, -1, right)
-
-
-@_window("there is no window", WINDOW)
-class _NoWindow(TiledAttention):
-    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
-        return super().outside(rows, columns, -1, -1)
-
-
-@_window("the window is aligned to the bottom right", CROSS_WINDOW)
-class _WindowBottomRight(TiledAttention):
-    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
-        shift = CROSS_WINDOW.seq_kv - CROSS_WINDOW.seq_q if len(rows) == CROSS_WINDOW.seq_q else 0
-        return super().outside(rows + shift, columns, left, right)
-
-
-@_window("no bound (-1) on a side is taken for a side of -1", CAUSAL_WINDOW.with_(causal=False, window_size=(50, -1)))
-class _NoBoundTaken(TiledAttention):
-    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
-        return (columns > rows + max(right, 0)) | (columns < rows - (FAR if left < 0 else left))
+_window("the window's left side is one key too wide", WINDOW)(
+    changed(
+        outside=lambda self, rows, columns, left, right: TiledAttention.outside(self, rows, columns, left + 1, right)
+    )
+)
+_window("the window's left side is one key too narrow", CAUSAL_WINDOW)(
+    changed(
+        outside=lambda self, rows, columns, left, right: TiledAttention.outside(
+            self, rows, columns, max(left - 1, 0), right
+        )
+    )
+)
+_window("the window's right side is one key too wide", WINDOW)(
+    changed(
+        outside=lambda self, rows, columns, left, right: TiledAttention.outside(self, rows, columns, left, right + 1)
+    )
+)
+_window("the window's right side is one key too narrow", WINDOW)(
+    changed(
+        outside=lambda self, rows, columns, left, right: TiledAttention.outside(
+            self, rows, columns, left, max(right - 1, 0)
+        )
+    )
+)
+_window("the window's sides are swapped", WINDOW)(
+    changed(outside=lambda self, rows, columns, left, right: TiledAttention.outside(self, rows, columns, right, left))
+)
+_window("the window has no left side", CAUSAL_WINDOW)(
+    changed(outside=lambda self, rows, columns, left, right: TiledAttention.outside(self, rows, columns, -1, right))
+)
+_window("there is no window", WINDOW)(
+    changed(outside=lambda self, rows, columns, left, right: TiledAttention.outside(self, rows, columns, -1, -1))
+)
+_window("the window is aligned to the bottom right", CROSS_WINDOW)(
+    changed(
+        outside=lambda self, rows, columns, left, right: TiledAttention.outside(
+            self, rows + self.shift, columns, left, right
+        )
+    )
+)
+_window("no bound (-1) on a side is taken for a side of -1", CAUSAL_WINDOW.with_(causal=False, window_size=(50, -1)))(
+    changed(
+        outside=lambda self, rows, columns, left, right: (
+            (columns > rows + max(right, 0)) | (columns < rows - (FAR if left < 0 else left))
+        )
+    )
+)
 
 
 @_window("tiles at the window's edges are not masked", WINDOW)
@@ -85,10 +79,13 @@ class _WholeWindowTiles(TiledAttention):
         return (tile > (rows + right) // self.tile) | (tile < (rows - left) // self.tile)
 
 
-@_window("the window is that of the first row of each tile of rows", WINDOW)
-class _TileWindow(TiledAttention):
-    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
-        return super().outside(rows // self.tile * self.tile, columns, left, right)
+_window("the window is that of the first row of each tile of rows", WINDOW)(
+    changed(
+        outside=lambda self, rows, columns, left, right: TiledAttention.outside(
+            self, rows // self.tile * self.tile, columns, left, right
+        )
+    )
+)
 
 
 @_window("the tile with the window's left edge is left out", WINDOW)
@@ -110,13 +107,13 @@ class _EmptyMean(TiledAttention):
         return done.where(total != 0.0, self._mean)
 
 
-@_window("rows that see no key are 0 divided by 0", TALL_WINDOW, cause=Cause.RANGE)
-class _EmptyNan(TiledAttention):
-    def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
-        return out / total
-
-
-@_window("the first four keys are seen outside the window, too", WINDOW)
-class _FirstKeys(TiledAttention):
-    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
-        return super().outside(rows, columns, left, right) & ~((columns < 4) & (rows > left))
+_window("rows that see no key are 0 divided by 0", TALL_WINDOW, cause=Cause.RANGE)(
+    changed(finish=lambda self, out, total, maximum, seq_kv: out / total)
+)
+_window("the first four keys are seen outside the window, too", WINDOW)(
+    changed(
+        outside=lambda self, rows, columns, left, right: (
+            TiledAttention.outside(self, rows, columns, left, right) & ~((columns < 4) & (rows > left))
+        )
+    )
+)

@@ -13,12 +13,12 @@ from sdpalab.campaigns.campaign import CampaignResult, Say
 from sdpalab.errors import UserError
 from sdpalab.jobs import Executor
 from sdpalab.jobs.calling import values
-from sdpalab.judge.cases import CaseSpec
+from sdpalab.judge.cases import CaseSpec, cases_for
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.verdict import Status
 from sdpalab.record import RECORD, JsonRecord
 
-__all__ = ["PACKAGES", "BugResult", "SelfTest", "bug_job", "judged", "run", "self_test"]
+__all__ = ["PACKAGES", "BugResult", "SelfTest", "bug_job", "judged", "run", "self_test", "specs_of"]
 
 PACKAGES = ("numpy", "torch")
 BUG_SECONDS = 1800.0
@@ -126,9 +126,14 @@ def run(words: str, say: Say, executor: Executor) -> CampaignResult:
     return CampaignResult(record.to_dict(), not wrong, summary)
 
 
+def specs_of(bug: Bug) -> tuple[CaseSpec, ...]:
+    """Cases on which the bug is judged."""
+    return cases_for("quick", [bug.problem], claims=bug.claims)
+
+
 def judged(bug: Bug) -> BugResult:
     """Judge one bug on its problem, and on the problem that cannot show it, if there is one."""
-    verdict = judge_candidate(bug.candidate, bug.specs, workers=1, until_failure=True)
+    verdict = judge_candidate(bug.candidate, specs_of(bug), workers=1, until_failure=True)
     harmless = None
     if bug.harmless is not None:
         specs = [CaseSpec("harmless", bug.harmless, seed=None)]

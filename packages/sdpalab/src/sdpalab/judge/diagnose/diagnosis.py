@@ -16,13 +16,14 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from sdpalab.bugs.cause import Cause
 from sdpalab.judge.diagnose.failure import Failure, place
 from sdpalab.judge.diagnose.fitted import fitted, moved
-from sdpalab.judge.diagnose.hypotheses import Cause, Hypothesis, hypotheses, without_scores
+from sdpalab.judge.diagnose.hypotheses import Hypothesis, hypotheses, without_scores
 from sdpalab.judge.diagnose.workings import TILES
 from sdpalab.judge.rule.limits import LEAST_SUBNORMAL
 
-__all__ = ["Diagnosis", "diagnose", "explanations", "first_sight"]
+__all__ = ["Diagnosis", "diagnose", "explanations", "first_sight", "ranked_diagnoses"]
 
 ENOUGH = 3.0
 """Factor by which a hypothesis must be nearer to the output than the right output is."""
@@ -55,21 +56,25 @@ class Diagnosis:
 
 
 def diagnose(failures: Sequence[Failure]) -> Diagnosis | None:
-    """The cause that explains at least half of the failed cases; None without such a cause or failed case, or if all
-    are too large.
+    """The first of :func:`ranked_diagnoses`, if there is one."""
+    return next(iter(ranked_diagnoses(failures)), None)
 
-    Causes that explain the output precede causes from the error pattern; among causes with equal counts the most
-    specific is reported.
+
+def ranked_diagnoses(failures: Sequence[Failure]) -> tuple[Diagnosis, ...]:
+    """The causes that explain at least half of the failed cases, the likeliest first; none if all cases are too large.
+
+    Causes that explain the output exclude causes from the error pattern; among causes with equal counts the most
+    specific is the first.
     """
     by_failure = [explanations(failure) for failure in _chosen(failures)]
     counts = Counter(cause for one in by_failure for cause in {diagnosis.cause for diagnosis in one})
     often = [cause for cause in Cause if counts[cause] and 2 * counts[cause] >= len(by_failure)]
     ranked = [cause for cause in often if cause not in _PATTERNS] or often
-    if not ranked:
-        return None
-    cause = max(ranked, key=counts.__getitem__)  # the first of the most frequent ones
-    details = [diagnosis.detail for one in by_failure for diagnosis in one if diagnosis.cause is cause]
-    return Diagnosis(cause, max(details, key=details.count))
+    diagnoses = []
+    for cause in sorted(ranked, key=counts.__getitem__, reverse=True):
+        details = [diagnosis.detail for one in by_failure for diagnosis in one if diagnosis.cause is cause]
+        diagnoses.append(Diagnosis(cause, max(details, key=details.count)))
+    return tuple(diagnoses)
 
 
 def _chosen(failures: Sequence[Failure]) -> list[Failure]:

@@ -141,4 +141,4 @@ class Failure:
     @cached_property
     def workings(self) -> Float64Attention:
         """The problem in float64."""
-        return Float64Attention(self.problem, self.inputs, self.right)
+        return Float64Attention(self.problem, self.inputs)

@@ -9,8 +9,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from sdpalab.bugs.cause import Cause
 from sdpalab.judge.diagnose.failure import Failure
-from sdpalab.judge.diagnose.hypotheses import Cause, Hypothesis
+from sdpalab.judge.diagnose.hypotheses import Hypothesis
 from sdpalab.judge.diagnose.workings import Float64Attention
 from sdpalab.problem import Problem
 
