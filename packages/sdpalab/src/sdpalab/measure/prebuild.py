@@ -11,7 +11,7 @@ from typing import Any
 from sdpalab.compile import Build, BuildError, Cache, build
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.cases import cases_for
-from sdpalab.judge.covering import LARGE_PROBLEMS, covering_cases
+from sdpalab.judge.same_code import LARGE_PROBLEMS, cases_with_same_code
 from sdpalab.judge.rule.relations import RELATIONS
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import Source
@@ -115,7 +115,7 @@ def modules_for(kernel: Kernel, timed: Sequence[Problem], sms: int) -> tuple[Sou
     problems that replace large ones in the judge; and those of every configuration for :data:`COMPARED`.
     """
     default = kernel.default_config
-    covering = [spec.problem for spec in covering_cases(kernel, default, timed, sms=sms).specs]
+    covering = [spec.problem for spec in cases_with_same_code(kernel, default, timed, sms=sms).specs]
     wanted = [(default, problem) for problem in (*_judged(), *timed, *covering)]
     wanted += [(config, problem) for config in map(Config, kernel.configs) for problem in COMPARED]
     modules: dict[Any, Source] = {}
