@@ -15,9 +15,10 @@ from xml.etree import ElementTree
 import pytest
 
 from sdpalab.cli import main
-from sdpalab.commands import last_failed, progress
+from sdpalab.commands import progress
 from sdpalab.errors import UserError
 from sdpalab.evidence import verify_bundle
+from sdpalab.judge import last_failed
 from sdpalab.judge.cases import cases_for, cases_named
 from sdpalab.judge.junit import to_junit
 from sdpalab.judge.verdict import Case, Status, Verdict
