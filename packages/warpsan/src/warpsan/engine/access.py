@@ -214,7 +214,9 @@ def gather(code: OperationCode, place: Lanes, type_: str, align: int) -> Lanes:
 def gather_all(code: OperationCode, place: Lanes, type_: str, many: int, align: int) -> list[Lanes]:
     """``many`` consecutive values for every lane, from addresses that are all readable."""
     size = place.constant(type_, 0).bits // 8
-    if size != 4 or many == 1 or align != 4:
+    if many == 1:
+        return [_gather_one(code, place, type_, align, size)]
+    if size != 4 or align != 4:
         return [gather(code, place + size * k, type_, align) for k in range(many)]
     # One load for each lane, whose words are transposed: LLVM makes 32 loads of each gather of one word.
     b, pointers, vector = code.builder, _pointers(place), llvm_type(type_, many)
@@ -224,6 +226,29 @@ def gather_all(code: OperationCode, place: Lanes, type_: str, many: int, align: 
     ]
     blocks = [_transposed(rows[first : first + many]) for first in range(0, WARP, many)]
     return [_joined([block[k] for block in blocks]) for k in range(many)]
+
+
+def _gather_one(code: OperationCode, place: Lanes, type_: str, align: int, size: int) -> Lanes:
+    """A value for every lane; values side by side in the order of the lanes are one load."""
+    b = code.builder
+    first, side_by_side = _side_by_side(code, place, size)
+    with b.if_else(side_by_side) as (together, apart):
+        with together:
+            whole, after_whole = code.load(first, type_, align=align), b.block
+        with apart:
+            parts, after_parts = gather(code, place, type_, align), b.block
+    value = b.phi(whole.value.type)
+    value.add_incoming(whole.value, after_whole)
+    value.add_incoming(parts.value, after_parts)
+    return Lanes(b, value, type_)
+
+
+def _side_by_side(code: OperationCode, place: Lanes, size: int) -> tuple[Any, Any]:
+    """A pointer to the first lane's place, and whether the others of ``size`` bytes follow it in order, an ``i1``."""
+    b = code.builder
+    first = b.extract_element(place.value, WORD32(0))
+    follow = place == code.spread(first, "s64") + place.each("s64", [size * lane for lane in range(WARP)])
+    return b.inttoptr(first, POINTER), b.icmp_signed("==", b.bitcast(follow.value, WORD32), WORD32(-1))
 
 
 def _transposed(rows: list[Lanes]) -> list[Lanes]:
@@ -251,7 +276,15 @@ def _joined(parts: list[Lanes]) -> Lanes:
 def scatter_all(code: OperationCode, place: Lanes, values: list[Lanes], align: int) -> None:
     """Write consecutive values of every lane, as :func:`scatter`; the addresses are multiples of all of their bytes."""
     b, many, size = code.builder, len(values), values[0].bits // 8
-    if size != 4 or many == 1 or align != 4:
+    if many == 1:
+        first, side_by_side = _side_by_side(code, place, size)
+        with b.if_else(side_by_side) as (together, apart):
+            with together:
+                b.store(values[0].value, first, align=align)
+            with apart:
+                scatter(code, place, values[0], align)
+        return
+    if size != 4 or align != 4:
         for k, value in enumerate(values):
             scatter(code, place + size * k, value, align)
         return
