@@ -208,7 +208,7 @@ class OperationCode:
             with whole:
                 b.store(value.value, pointer, align=_ALIGN)
             with part:
-                # Frozen: otherwise LLVM makes a masked store of it all, which takes tens of cycles on processors of AMD.
+                # Frozen: otherwise LLVM makes a masked store of it all, which takes tens of cycles on AMD's processors.
                 old = Lanes(b, b.load(pointer, typ=value.value.type, align=_ALIGN), value.type).frozen()
                 b.store(b.select(self.active.value, value.value, old.value), pointer, align=_ALIGN)
 
