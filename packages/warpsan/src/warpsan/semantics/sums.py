@@ -174,15 +174,16 @@ class TileSum:
             half, line = b.lshr(row, WORD64(3)), b.and_(row, WORD64(7))
             yield turn, code.at(left, b.add(b.mul(half, WORD64(32 * self.depth)), b.mul(line, WORD64(4))))
 
-    def _elements(self, code: OperationCode, of_a: Any, k: int, many: int) -> Lanes:
+    def _elements(self, code: OperationCode, of_a: Any, k: Any, many: int) -> Lanes:
         """An element of each of ``many`` rows of A, for all columns."""
         b, type_ = code.builder, llvm_type("f32").element
-        places = [code.at(of_a, WORD64(32 * k + 4 * row)) for row in range(many)]
+        column = code.at(of_a, b.mul(k, WORD64(32)))
+        places = [code.at(column, WORD64(4 * row)) for row in range(many)]
         return stacked([code.spread(b.load(place, typ=type_, align=4), "f32", COLUMNS) for place in places])
 
-    def _row_of_b(self, code: OperationCode, right: Any, k: int, many: int) -> Lanes:
+    def _row_of_b(self, code: OperationCode, right: Any, k: Any, many: int) -> Lanes:
         """A row of B, for ``many`` rows of A."""
-        row = code.load(code.at(right, WORD64(32 * k)), "f32", COLUMNS, align=32)
+        row = code.load(code.at(right, code.builder.mul(k, WORD64(32))), "f32", COLUMNS, align=32)
         return row.shuffled(list(range(COLUMNS)) * many)
 
     def _plain(self, code: OperationCode, left: Any, right: Any, start: Any, results: Any) -> None:
@@ -194,7 +195,7 @@ class TileSum:
             totals, before = code.load(code.at(start, place), "f32", many * COLUMNS), None
             for block in self.rule.blocks if by_rule else summed:
                 part = totals.like(0)
-                for k in block:
+                for k in map(WORD64, block):
                     part = self._elements(code, of_a, k, many).call("fma", self._row_of_b(code, right, k, many), part)
                 if by_rule:
                     totals = self._number(part + totals)
@@ -205,25 +206,27 @@ class TileSum:
 
     def _hardware(self, code: OperationCode, left: Any, right: Any, of_left: Any, start: Any, results: Any) -> None:
         """Sums by the rule."""
-        b, many, tops = code.builder, 2, self._greatest(code, right, of_left)
+        b, many, tops = code.builder, 8, self._greatest(code, right, of_left)
         highest, lowest = (code.loop_value(code.constant("s32", 0, many * COLUMNS)) for _ in range(2))
         with self._rows(code, left, many) as (turn, of_a):
             place = b.mul(turn, WORD64(32 * many))
-            total = code.load(code.at(start, place), "f32", many * COLUMNS)
-            for number, block in enumerate(self.rule.blocks):
-                of_rows = code.at(tops, b.add(b.mul(turn, WORD64(16 * many)), WORD64(256 * number)))
+            total = code.loop_value(code.load(code.at(start, place), "f32", many * COLUMNS))
+            with code.loop(WORD64(len(self.rule.blocks))) as number:
+                of_rows = code.at(tops, b.add(b.mul(turn, WORD64(16 * many)), b.mul(number, WORD64(256))))
                 top = code.load(of_rows, "s16", many * COLUMNS, align=32).to("s32")
-                top = _greater(top, exponents(total, EMIN[self.result], special=False))
+                top = _greater(top, exponents(total.get(), EMIN[self.result], special=False))
                 top = where(top < -FAR, top.like(0), top)  # all terms are zero
                 highest.set(_greater(highest.get(), top))
                 lowest.set(where(top < lowest.get(), top, lowest.get()))
                 scale = ((-top + (self.rule.fraction + 127)) << 23).as_type("f32")
-                terms = top.like(0)
-                for k in block:  # in units of the last digit
+                terms = code.loop_value(top.like(0))
+                with code.loop(WORD64(len(self.rule.blocks[0]))) as each:  # in units of the last digit
+                    k = self._product_of(code, number, each)
                     product = self._elements(code, of_a, k, many) * self._row_of_b(code, right, k, many)
-                    terms = terms + (product * scale).to("s32")
-                total = self._sum(terms, total, scale).frozen()  # out of range if the exact sums are used
-            b.store(total.value, code.at(results, place), align=64)
+                    terms.set(terms.get() + (product * scale).to("s32"))
+                # Out of range if the exact sums are used.
+                total.set(self._sum(terms.get(), total.get(), scale).frozen())
+            b.store(total.get().value, code.at(results, place), align=64)
         beyond = (highest.get() > _GREATEST) | (lowest.get() < _LEAST)
         with b.if_then(beyond.any(), likely=False):
             self._exact(code, left, right, start, results)
@@ -237,17 +240,21 @@ class TileSum:
         with code.loop(WORD64(len(blocks))) as number:
             greatest = code.loop_value(code.constant("s16", 2 * ZERO_EXPONENT, 128))
             with code.loop(WORD64(len(blocks[0]))) as each:
-                if self.rule.addend_last:  # blocks take two of each four
-                    among = b.add(b.mul(b.lshr(each, WORD64(1)), WORD64(4)), b.mul(number, WORD64(2)))
-                    k = b.add(among, b.and_(each, WORD64(1)))
-                else:
-                    k = b.add(b.mul(number, WORD64(len(blocks[0]))), each)
+                k = self._product_of(code, number, each)
                 factors = code.load(code.at(right, b.mul(k, WORD64(32))), "f32", COLUMNS, align=32)
                 row = exponents(factors, self.rule.least[1]).to("s16").shuffled(list(range(COLUMNS)) * ROWS)
                 of_product = code.load(code.at(of_left, b.mul(k, WORD64(256))), "s16", 128) + row
                 greatest.set(_greater(greatest.get(), of_product))
             b.store(greatest.get().value, code.at(tops, b.mul(number, WORD64(256))), align=64)
         return tops
+
+    def _product_of(self, code: OperationCode, number: Any, each: Any) -> Any:
+        """The place along K of one product of a block, an ``i64``, by the numbers of both."""
+        b = code.builder
+        if self.rule.addend_last:  # blocks take two of each four
+            among = b.add(b.mul(b.lshr(each, WORD64(1)), WORD64(4)), b.mul(number, WORD64(2)))
+            return b.add(among, b.and_(each, WORD64(1)))
+        return b.add(b.mul(number, WORD64(len(self.rule.blocks[0]))), each)
 
     def _sum(self, products: Lanes, before: Lanes, scale: Lanes) -> Lanes:
         """The products and C, rounded once; ``scale`` is the inverse of the unit of the last digit."""
