@@ -176,10 +176,8 @@ class TileSum:
 
     def _elements(self, code: OperationCode, of_a: Any, k: Any, many: int) -> Lanes:
         """An element of each of ``many`` rows of A, for all columns."""
-        b, type_ = code.builder, llvm_type("f32").element
-        column = code.at(of_a, b.mul(k, WORD64(32)))
-        places = [code.at(column, WORD64(4 * row)) for row in range(many)]
-        return stacked([code.spread(b.load(place, typ=type_, align=4), "f32", COLUMNS) for place in places])
+        column = code.load(code.at(of_a, code.builder.mul(k, WORD64(32))), "f32", many, align=4)
+        return column.shuffled([row for row in range(many) for _ in range(COLUMNS)])
 
     def _row_of_b(self, code: OperationCode, right: Any, k: Any, many: int) -> Lanes:
         """A row of B, for ``many`` rows of A."""
