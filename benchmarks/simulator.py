@@ -1,88 +1,55 @@
-"""The simulator on the mission shape, beside the engine on NumPy that was here before, and Triton's interpreter.
+"""The simulator on the mission shape beside Triton's interpreter, and on several kernels beside another version.
 
     python benchmarks/simulator.py [--repeats 5] [--longest 8192]
+    python benchmarks/simulator.py --before PYTHONPATH [--cases flash gemm] [--repeats 5]
 
-Prints how long a kernel takes that no process has run before; CPU seconds of ``flash``, plain and with all checks, now
-and on the engine of an old commit, which it takes from git's history, alternately, and their ratio pair by pair; the
-median and the spread of wall times beside Triton's interpreter on the same tile sizes; the growth with the sequence
-length, and what threads give at the longest (both with one run each: Triton's interpreter takes minutes there, and is
-left out beyond S=4096). Needs the extra ``triton`` for the comparison; says so where it is missing. Times are of this
-machine's CPU: they say how long a simulation takes, never how fast a kernel is.
+With ``--before``, prints CPU time of each kernel of :mod:`cases`, plain and with all checks, with the packages in those
+folders and with these, alternately, and their ratio pair by pair.
+
+Without it, prints how long a kernel takes that no process has run before; the median and the spread of wall times
+beside Triton's interpreter on the same tile sizes; the growth with the sequence length, and what threads give at the
+longest (both with one run each: Triton's interpreter takes minutes there, and is left out beyond S=4096). Needs the
+extra ``triton`` for the comparison; says so where it is missing. Times are of this machine's CPU: they say how long a
+simulation takes, never how fast a kernel is.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import pickle
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 
 import numpy as np
+from cases import CASES, attention
 
 import warpsan
-from sdpalab.compile import build
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.rule.reference import attention_float64
-from sdpalab.kernels.registry import get
 from sdpalab.problem import MISSION, Problem
-from sdpalab.run.buffers import starting_array
 from warpsan.host import usable_cpus
 
 BLOCK_M, BLOCK_N = 64, 64
 _LONGEST_BESIDE = 4096
-_NUMPY = "0c5400c"
-"""The last commit before the first native engine."""
-_NUMPY_SCRIPT = """import pickle, sys, time
-from sdpalab import sim
-launch = pickle.load(sys.stdin.buffer)
-while sys.stdin.buffer.readline():
-    start = time.process_time()
-    sim.launch(**launch)
-    print(time.process_time() - start, flush=True)
-"""
-"""A launch for each line that comes, and its CPU seconds."""
-
-
-def launch_of(problem: Problem, checks: tuple[str, ...], workers: int | None) -> tuple[dict[str, Any], np.ndarray]:
-    """The arguments of a launch of ``flash`` in whole tiles, and the array its output lands in."""
-    flash = get("flash")
-    plan = flash.launch_plan(problem, flash.default_config.but(SCHEDULE="tiles"))  # a block for each, as the peer has
-    (step,) = plan.steps
-    assert step.module is not None
-    built = build(step.module, "sm_89")
-    inputs = make_inputs(problem, "normal", 0).arrays
-    arrays = {buffer.name: starting_array(buffer, inputs, 0xFF) for buffer in plan.buffers}
-    launch = {
-        "ptx": built.ptx,
-        "entry": built.entry,
-        "grid": step.grid,
-        "block": step.block,
-        "args": [arrays[arg] if isinstance(arg, str) else arg for arg in step.args],
-        "dynamic_smem": step.dynamic_smem,
-        "checks": checks,
-        "workers": workers,
-    }
-    return launch, arrays["o"]
 
 
 def simulate(
     problem: Problem, checks: tuple[str, ...], workers: int | None = None, numerics: str = warpsan.DEFAULT_NUMERICS
 ) -> tuple[Callable[[], warpsan.Report], np.ndarray]:
     """A function that simulates ``flash`` in whole tiles once, and the array its output lands in."""
-    launch, out = launch_of(problem, checks, workers)
+    launch, out = attention("flash", problem, SCHEDULE="tiles")  # a block for each tile, as the peer has
 
     def run() -> warpsan.Report:
         out.fill(np.nan)
-        return warpsan.launch(**launch, numerics=numerics)
+        return warpsan.launch(**launch, checks=checks, workers=workers, numerics=numerics)
 
     return run, out
 
@@ -147,44 +114,44 @@ def relative_error(out: np.ndarray, problem: Problem) -> float:
     return float(np.linalg.norm(out.astype(np.float64) - reference) / np.linalg.norm(reference))
 
 
-def cpu_seconds(function: Callable[[], object]) -> float:
-    """CPU time of one call, of all threads of this process."""
-    start = time.process_time()
-    function()
-    return time.process_time() - start
+def beside(before: str, cases: Sequence[str], repeats: int) -> None:
+    """CPU time of each case of :mod:`cases`, plain and with all checks, alternately with the packages of another
+    ``PYTHONPATH`` and with those of this process; and their ratio pair by pair."""
+    print("CPU ms of a launch, medians: before, now, before / now pair by pair")
+    for name in cases:
+        for mode in ("plain", "checked"):
+            with serving(name, mode, before) as other, serving(name, mode) as this:
+                pairs = [(one_launch(other), one_launch(this)) for _ in range(repeats)]
+            ratios = [there / here for there, here in pairs]
+            there, here = (1e3 * statistics.median(each) for each in zip(*pairs, strict=True))
+            spread = f"({min(ratios):.2f} to {max(ratios):.2f})"
+            print(
+                f"  {name:<8} {mode:<8} {there:8.1f} {here:8.1f} {statistics.median(ratios):6.2f}x {spread}", flush=True
+            )
 
 
-def beside_numpy(repeats: int) -> None:
-    """CPU seconds on the mission shape beside the engine on NumPy that was here before, on the same PTX, with the same
-    sums, alternately; and their ratio pair by pair."""
-    with tempfile.TemporaryDirectory() as folder:
-        archive = subprocess.run(
-            ["git", "archive", _NUMPY, "src"], cwd=Path(__file__).parent.parent, capture_output=True
-        )
-        if archive.returncode:
-            print(f"the engine on NumPy: not run, because git does not have commit {_NUMPY} here")
-            return
-        subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
-        print(f"flash, {MISSION.label}, sums in float32, CPU seconds: now, on NumPy (commit {_NUMPY}), ratio")
-        for checks in ((), warpsan.CHECKS):
-            launch, _ = launch_of(MISSION, checks, 1)
-            environment = {**os.environ, "PYTHONPATH": f"{folder}/src"}
-            command = [sys.executable, "-c", _NUMPY_SCRIPT]
-            with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-                assert other.stdin is not None
-                assert other.stdout is not None
-                pickle.dump(launch, other.stdin)
-                pairs = []
-                for turn in range(repeats + 1):  # the first compiles
-                    here = cpu_seconds(lambda launch=launch: warpsan.launch(**launch, numerics="float32"))
-                    other.stdin.write(b"\n")
-                    other.stdin.flush()
-                    pairs += [(here, float(other.stdout.readline()))] * bool(turn)
-            ratios = [there / here for here, there in pairs]
-            here, there = (statistics.median(each) for each in zip(*pairs, strict=True))
-            spread = f"({min(ratios):.1f} to {max(ratios):.1f})"
-            label = "all checks" if checks else "no checks"
-            print(f"  {label:<12} {here:7.3f} s {there:7.3f} s {statistics.median(ratios):6.1f}x {spread}")
+@contextmanager
+def serving(name: str, mode: str, path: str | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs a case for each line, with another ``PYTHONPATH`` if one is given."""
+    command = [sys.executable, str(Path(__file__).with_name("cases.py")), name, mode]
+    environment = os.environ | ({} if path is None else {"PYTHONPATH": path})
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        if process.stdout.readline() != "ready\n":
+            raise SystemExit(f"{name} {mode} does not run with PYTHONPATH={environment.get('PYTHONPATH', '')}")
+        yield process
+        process.stdin.close()
+
+
+def one_launch(process: subprocess.Popen[str]) -> float:
+    """The CPU seconds of one launch of a process."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return float(process.stdout.readline())
 
 
 SMALL = """.version 8.0
@@ -261,14 +228,14 @@ def mission(repeats: int) -> bool:
     return peer is not None
 
 
-def growth(longest: int, beside: bool) -> None:
+def growth(longest: int, has_peer: bool) -> None:
     """A row for each sequence length; the simulator takes workers where it finds that they pay."""
     print("growth with S (B=1, H=8, D=64), no checks:")
     seq = MISSION.seq_q
     while seq <= longest:
         problem = Problem(1, 8, seq, 64)
         time_simulated, extra = seconds(simulate(problem, ())[0]), ""
-        if beside and seq <= _LONGEST_BESIDE:
+        if has_peer and seq <= _LONGEST_BESIDE:
             time_peer = seconds(interpret(problem)[0])
             extra = f"Triton's interpreter {time_peer:.3f} s, {time_peer / time_simulated:.1f}x"
         line(f"  S={seq}", [time_simulated], extra)
@@ -293,11 +260,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--longest", type=int, default=8192)
+    parser.add_argument("--before", metavar="PYTHONPATH")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     options = parser.parse_args()
+    if options.before is not None:
+        beside(options.before, options.cases, options.repeats)
+        return
     first_launches()
-    beside_numpy(options.repeats)
-    beside = mission(options.repeats)
-    growth(options.longest, beside)
+    peer = mission(options.repeats)
+    growth(options.longest, peer)
     scaling(options.longest)
 
 

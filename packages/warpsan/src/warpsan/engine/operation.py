@@ -149,7 +149,7 @@ class OperationCode:
         """A pointer to a word of the current warp's state."""
         return self.at(self.pointer(CURRENT_STATE), WORD64(8 * word))
 
-    def call(self, function: Callable[..., int], *arguments: Any) -> Any:
+    def call(self, function: Callable[..., int | None], *arguments: Any) -> Any:
         """Call a translated function of 64-bit integers; its result."""
         return self.builder.call(self.translator.function(function), list(arguments))
 
