@@ -30,10 +30,10 @@ os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 
 import numpy as np
 from cases import CASES, attention
-from sdpalab.judge.rule.reference import attention_float64
 
 import warpsan
 from sdpalab.inputs import make_inputs
+from sdpalab.inputs.reference import attention_float64
 from sdpalab.problem import MISSION, Problem
 from warpsan.host import usable_cpus
 

@@ -211,12 +211,13 @@ def gather(code: OperationCode, place: Lanes, type_: str, align: int) -> Lanes:
     return Lanes(code.builder, code.builder.call(function, [pointers, WORD32(align), everyone, nothing]), type_)
 
 
-def gather_all(code: OperationCode, place: Lanes, type_: str, many: int, align: int) -> list[Lanes]:
-    """``many`` consecutive values for every lane, from addresses that are all readable."""
+def gather_all(code: OperationCode, place: Lanes, type_: str, many: int, align: int, *, coalesced: bool) -> list[Lanes]:
+    """``many`` consecutive values for every lane, from addresses that are all readable. ``coalesced``: the lanes'
+    places probably lie side by side."""
     size = place.constant(type_, 0).bits // 8
-    if many == 1:
+    if many == 1 and coalesced:
         return [_gather_one(code, place, type_, align, size)]
-    if size != 4 or align != 4:
+    if size != 4 or many == 1 or align != 4:
         return [gather(code, place + size * k, type_, align) for k in range(many)]
     # One load for each lane, whose words are transposed: LLVM makes 32 loads of each gather of one word.
     b, pointers, vector = code.builder, _pointers(place), llvm_type(type_, many)
@@ -273,10 +274,10 @@ def _joined(parts: list[Lanes]) -> Lanes:
     return parts[0]
 
 
-def scatter_all(code: OperationCode, place: Lanes, values: list[Lanes], align: int) -> None:
+def scatter_all(code: OperationCode, place: Lanes, values: list[Lanes], align: int, *, coalesced: bool) -> None:
     """Write consecutive values of every lane, as :func:`scatter`; the addresses are multiples of all of their bytes."""
     b, many, size = code.builder, len(values), values[0].bits // 8
-    if many == 1:
+    if many == 1 and coalesced:
         first, side_by_side = _side_by_side(code, place, size)
         with b.if_else(side_by_side) as (together, apart):
             with together:
@@ -284,7 +285,7 @@ def scatter_all(code: OperationCode, place: Lanes, values: list[Lanes], align: i
             with apart:
                 scatter(code, place, values[0], align)
         return
-    if size != 4 or align != 4:
+    if size != 4 or many == 1 or align != 4:
         for k, value in enumerate(values):
             scatter(code, place + size * k, value, align)
         return

@@ -22,6 +22,8 @@ from warpsan.semantics.watched import check_step, strong_effect, watch_access
 
 __all__ = ["load_operation", "local_load", "local_store", "store_operation", "take_cache_hint"]
 
+_COALESCED = ("global", "generic")
+"""Spaces in which the lanes of a warp mostly access places side by side."""
 PARAMETER_BITS = (1 << 32) - 1
 """Mask of the bits of an address in the parameter space that are used."""
 
@@ -261,7 +263,7 @@ def load_operation(
         everyone = code.mask
         place = addresses(code, located(code, 0, space, bits), space, width, width if aligned else 1, reads=True)
         place = through_python(code, place, reads=True) if stale else place
-        values = gather_all(code, place, f"u{element}", vector, align)
+        values = gather_all(code, place, f"u{element}", vector, align, coalesced=space in _COALESCED)
         code.mask = everyone  # an illegal access reads poison
         for k, value in enumerate(values):
             code.store(2 + k, value)
@@ -318,13 +320,13 @@ def store_operation(
         place = addresses(code, located(code, 0, space, bits), space, width, width if aligned else 1)
         target = through_python(code, place, reads=False) if stale else place
         values = [code.source(2 + k, f"u{element}") for k in range(vector)]
-        scatter_all(code, target, values, align)
+        scatter_all(code, target, values, align, coalesced=space in _COALESCED)
         if stale:
             write_out(code, place)
         if checked and stale:
             check_step(code, space, located(code, 0, space, bits), lanes_that_differ(code))
         elif checked:
-            left = gather_all(code, place, f"u{element}", vector, align)
+            left = gather_all(code, place, f"u{element}", vector, align, coalesced=space in _COALESCED)
             differ = [one != other for one, other in zip(left, values, strict=True)]
             check_step(code, space, located(code, 0, space, bits), code.those(functools.reduce(operator.or_, differ)))
 
