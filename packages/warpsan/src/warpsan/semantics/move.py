@@ -14,6 +14,7 @@ from warpsan.engine.stale import StaleAccess
 from warpsan.engine.watch import wait_for_grids
 from warpsan.host.memory import GLOBAL_BASE, WINDOW_BITS, generic_base
 from warpsan.ptx.forms import CLOCKS, of_kernel
+from warpsan.ptx.grammar import Form, form_of
 from warpsan.ptx.ir import Address, Immediate, Instruction, Operand, Param, Register, Symbol, Variable, Vector
 from warpsan.ptx.modifiers import Mods, require, take_memory_mods, take_space
 from warpsan.ptx.types import PtxType
@@ -355,6 +356,5 @@ def _pmevent(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 def _griddepcontrol(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Launches run one after the other, so the grids that a grid depends on are complete; a check uses the accesses
     after it."""
-    if mods.choice(("wait", "launch_dependents")) == "wait" and asm.checked:
+    if form_of(instruction, Form).name == "griddepcontrol.wait" and asm.checked:
         asm.record(NativeOperation("griddepcontrol.wait", lambda code: code.hand_over(wait_for_grids)), [])
-    mods.done()
