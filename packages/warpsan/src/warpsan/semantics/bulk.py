@@ -32,7 +32,6 @@ from warpsan.ptx.ir import Address, Entry, Immediate, Instruction, Operand, Regi
 from warpsan.ptx.modifiers import Mods, require, take_space
 from warpsan.replay.fence import one_way_release
 from warpsan.semantics.move import take_cache_hint
-from warpsan.semantics.stale import stale_fence
 
 __all__ = [
     "bytes_operands",
@@ -93,7 +92,6 @@ def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
             _handed(asm, "fence.memory", fence_memory, list(map(int, operands)))
         if order.release and order.level >= SAME_CLUSTER and copies_complete(asm.entry):
             _handed(asm, "fence.mbarriers", fence_mbarriers, [])
-    stale_fence(asm, instruction)
     if mods.flag("proxy"):
         kind = mods.choice(("async", "alias", "async::generic", "tensormap::generic"))
         if kind in ("async", "async::generic"):
