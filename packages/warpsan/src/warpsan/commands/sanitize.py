@@ -18,7 +18,6 @@ from warpsan.terminal.sanitizing import (
     AsyncModesOption,
     KindOption,
     LineOption,
-    ReadsOption,
     SarifOption,
     SchedulesOption,
     SeedOption,
@@ -40,7 +39,6 @@ def sanitize(
     async_mode: AsyncModesOption = "both",
     strict: StrictOption = False,
     volatile: VolatileOption = "sync",
-    reads: ReadsOption = "latest",
     seed: SeedOption = 0,
     max_steps: MaxStepsOption = None,
     numerics: NumericsOption = None,
@@ -57,7 +55,7 @@ def sanitize(
         raise UserError("--json and --sarif cannot both be standard output")
     console_for(sarif, option="--sarif")
     console = console_and_subject("-" if sarif == "-" else json, file)
-    modes = modes_of(schedule, async_mode, strict, volatile, reads, seed, max_steps, checked_numerics(numerics))
+    modes = modes_of(schedule, async_mode, strict, volatile, seed, max_steps, checked_numerics(numerics))
     shown = HazardFilter.of(kind, line)
     accepted = read_suppressions(Path(suppressions)) if suppressions is not None else []
     folders = [Path(file).parent, Path.cwd()]

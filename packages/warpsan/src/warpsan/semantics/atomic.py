@@ -5,7 +5,6 @@ warps are rounded in that order."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from warpsan.analysis.fusion import registers_read
 from warpsan.engine import layout
@@ -15,7 +14,6 @@ from warpsan.engine.lanes import POINTER, WORD32, WORD64, Lanes, where
 from warpsan.engine.layout import WARP
 from warpsan.engine.numeric import canonical, flushed
 from warpsan.engine.operation import NativeOperation, OperationCode
-from warpsan.engine.stale import StaleAccess
 from warpsan.host.memory import SHARED_BASE, WINDOW_BITS
 from warpsan.ptx.forms import UPDATE_TYPES, WITHOUT_RESULT
 from warpsan.ptx.ir import Instruction, Operand, Register
@@ -23,7 +21,6 @@ from warpsan.ptx.modifiers import Mods, require, take_space
 from warpsan.ptx.types import PtxType
 from warpsan.semantics.floating import Compute, base_of, halved, is_half
 from warpsan.semantics.move import take_cache_hint
-from warpsan.semantics.stale import is_stale, stale_record, write_out
 from warpsan.semantics.watched import strong_effect, watch_access
 
 __all__ = ["update_of"]
@@ -108,22 +105,10 @@ def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     title = f"{'atom' if is_read else 'red'}.{form}{asm.suffix if ring else ''}"
 
     def update(code: OperationCode) -> None:
-        _update(code, space, bits, name, type_, returns=is_read, ring=ring, located_by_python=stale)
+        _update(code, space, bits, name, type_, returns=is_read, ring=ring)
 
-    stale, operation = is_stale(asm, space), NativeOperation(title, update)
-    if stale:
-        compute = asm.number_of(NativeOperation(f"{title}.stale", update))
-        call = StaleAccess(instruction.pc, type_.bytes, "update", type_.bytes, compute=compute)
-        asking = NativeOperation(f"update.{space}.{bits}.{type_.bytes}.stale", partial(_ask, space, bits, type_.bytes))
-        stale_record(asm, asking, [row, offset, target, *sources], call)
-    else:
-        asm.record(operation, [row, offset, target, *sources])
+    asm.record(NativeOperation(title, update), [row, offset, target, *sources])
     finish()
-
-
-def _ask(space: str, bits: int, width: int, code: OperationCode) -> None:
-    """Python executes an update; it calls the operation that computes new words."""
-    write_out(code, addresses(code, located(code, 0, space, bits), space, width))
 
 
 def _is_read(asm: Assembler, result: Operand) -> bool:
@@ -142,16 +127,12 @@ def _update(
     *,
     returns: bool,
     ring: tuple[str, Compute] | None,
-    located_by_python: bool,
 ) -> None:
-    """Operands are the row of the addresses, an offset, the row of the result, and those of the sources. With stale
-    reads, Python chooses the places of the words."""
+    """Operands are the row of the addresses, an offset, the row of the result, and those of the sources."""
     b, size = code.builder, WORD64(type_.bytes)
     address = located(code, 0, space, bits)
-    places = layout.STALE_PLACES if located_by_python else layout.SCRATCH_PLACES
-    scratch = code.at(code.pointer(layout.SCRATCH), WORD64(places))
-    if not located_by_python:
-        b.store(addresses(code, address, space, type_.bytes).value, scratch, align=64)
+    scratch = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES))
+    b.store(addresses(code, address, space, type_.bytes).value, scratch, align=64)
     in_shared = code.any_of(address >> WINDOW_BITS == SHARED_BASE >> WINDOW_BITS)
 
     def flushes(without: Lanes, plain: Lanes) -> Lanes:

@@ -45,7 +45,6 @@ from warpsan.ptx.synchronising import (
     TensorCopy,
     TensorMapFence,
 )
-from warpsan.semantics.stale import stale_fence
 
 __all__ = [
     "box_operands",
@@ -106,7 +105,6 @@ def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
             _handed(asm, "fence.memory", fence_memory, list(map(int, operands)))
         if order.release and order.level >= SAME_CLUSTER and copies_complete(asm.entry):
             _handed(asm, "fence.mbarriers", fence_mbarriers, [])
-    stale_fence(asm, instruction)
     if isinstance(form, TensorMapFence) and instruction.operands:
         asm.address(instruction.operands[0])
     if asm.checked and isinstance(form, ProxyFence) and "shared" in form.spaces:

@@ -10,7 +10,6 @@ from warpsan.engine.access import addresses, gather_all, located, scatter_all
 from warpsan.engine.assembler import Assembler, Constant, native
 from warpsan.engine.lanes import WORD64, Lanes
 from warpsan.engine.operation import NativeOperation, OperationCode
-from warpsan.engine.stale import StaleAccess
 from warpsan.engine.watch import wait_for_grids
 from warpsan.host.memory import GLOBAL_BASE, WINDOW_BITS, generic_base
 from warpsan.ptx.forms import CLOCKS, of_kernel
@@ -18,7 +17,6 @@ from warpsan.ptx.grammar import Form, form_of
 from warpsan.ptx.ir import Address, Immediate, Instruction, Operand, Param, Register, Symbol, Variable, Vector
 from warpsan.ptx.modifiers import Mods, require, take_memory_mods, take_space
 from warpsan.ptx.types import PtxType
-from warpsan.semantics.stale import is_stale, lanes_that_differ, late_rows, stale_record, through_python, write_out
 from warpsan.semantics.watched import check_step, strong_effect, watch_access
 
 __all__ = ["load_operation", "local_load", "local_store", "store_operation", "take_cache_hint"]
@@ -175,12 +173,7 @@ def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         watch_access(asm, instruction, space, row, bits, offset, width, "load", strong=strong)
     places = [asm.target(item, type_.name) for item in items]
     rows = [row, offset, *(place for place, _ in places)]
-    if is_stale(asm, space):
-        late = late_rows(asm, instruction, items, type_)
-        call = StaleAccess(instruction.pc, vector * type_.bytes, "load", type_.bytes, late)
-        stale_record(asm, load_operation(space, bits, type_.bits, vector, stale=True), rows, call)
-    else:
-        asm.record(load_operation(space, bits, type_.bits, vector), rows)
+    asm.record(load_operation(space, bits, type_.bits, vector), rows)
     for _, finish in places:
         finish()
 
@@ -251,23 +244,20 @@ def local_store(element: int, *, aligned: bool) -> NativeOperation:
     return store_operation("local", 64, element, 1, False, aligned=aligned)
 
 
-def load_operation(
-    space: str, bits: int, element: int, vector: int, *, aligned: bool = True, stale: bool = False
-) -> NativeOperation:
+def load_operation(space: str, bits: int, element: int, vector: int, *, aligned: bool = True) -> NativeOperation:
     """A load: operands are the row of the addresses, an offset, and the rows of the results. A load of a parameter
-    may start at any byte; the values of a ``stale`` load are Python's choice."""
+    may start at any byte."""
     width, align = element // 8 * vector, element // 8 if aligned else 1
 
     def build(code: OperationCode) -> None:
         everyone = code.mask
         place = addresses(code, located(code, 0, space, bits), space, width, width if aligned else 1, reads=True)
-        place = through_python(code, place, reads=True) if stale else place
         values = gather_all(code, place, f"u{element}", vector, align)
         code.mask = everyone  # an illegal access reads poison
         for k, value in enumerate(values):
             code.store(2 + k, value)
 
-    suffix = ".unaligned" * (not aligned) + ".stale" * stale
+    suffix = ".unaligned" * (not aligned)
     return NativeOperation(f"ld.{space}.{bits}.{element}x{vector}{suffix}", build)
 
 
@@ -299,37 +289,27 @@ def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         watch_access(asm, instruction, space, row, bits, offset, width, "store", strong=strong, written=written)
     aligned = not any(mod.startswith("param") for mod in instruction.mods)
     checked = asm.checked and space != "local"
-    if is_stale(asm, space):
-        call = StaleAccess(instruction.pc, vector * type_.bytes, "store", type_.bytes)
-        operation = store_operation(space, bits, type_.bits, vector, checked, stale=True)
-        stale_record(asm, operation, [row, offset, *sources], call)
-        return
     operation = store_operation(space, bits, type_.bits, vector, checked, aligned=aligned)
     asm.record(operation, [row, offset, *sources])
 
 
 def store_operation(
-    space: str, bits: int, element: int, vector: int, checked: bool, *, aligned: bool = True, stale: bool = False
+    space: str, bits: int, element: int, vector: int, checked: bool, *, aligned: bool = True
 ) -> NativeOperation:
     """A store. With ``checked``, no lane may find another lane's value in its place after it; without ``aligned``,
-    it may start at any byte of a parameter; Python executes a ``stale`` one."""
+    it may start at any byte of a parameter."""
     width, align = element // 8 * vector, element // 8 if aligned else 1
 
     def build(code: OperationCode) -> None:
         place = addresses(code, located(code, 0, space, bits), space, width, width if aligned else 1)
-        target = through_python(code, place, reads=False) if stale else place
         values = [code.source(2 + k, f"u{element}") for k in range(vector)]
-        scatter_all(code, target, values, align)
-        if stale:
-            write_out(code, place)
-        if checked and stale:
-            check_step(code, space, located(code, 0, space, bits), lanes_that_differ(code))
-        elif checked:
+        scatter_all(code, place, values, align)
+        if checked:
             left = gather_all(code, place, f"u{element}", vector, align)
             differ = [one != other for one, other in zip(left, values, strict=True)]
             check_step(code, space, located(code, 0, space, bits), code.those(functools.reduce(operator.or_, differ)))
 
-    suffix = ".checked" * checked + ".unaligned" * (not aligned) + ".stale" * stale
+    suffix = ".checked" * checked + ".unaligned" * (not aligned)
     return NativeOperation(f"st.{space}.{bits}.{element}x{vector}{suffix}", build)
 
 

@@ -22,7 +22,6 @@ __all__ = [
     "AsyncModesOption",
     "KindOption",
     "LineOption",
-    "ReadsOption",
     "SarifOption",
     "SchedulesOption",
     "SeedOption",
@@ -57,15 +56,7 @@ VolatileOption = Annotated[
         help="Volatile accesses: plain data, or relaxed operations of system scope, as PTX defines them.",
     ),
 ]
-ReadsOption = Annotated[
-    str,
-    typer.Option(
-        "--reads",
-        metavar="latest|stale",
-        help="Values of reads: the latest write, or any value that PTX's memory model allows, drawn by the seed.",
-    ),
-]
-SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the random order and of stale reads.")]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the random order.")]
 KindOption = Annotated[
     list[str] | None, typer.Option("--kind", metavar="KIND", help="Show hazards of this kind only; may be repeated.")
 ]
@@ -92,7 +83,6 @@ def modes_of(
     async_mode: str,
     strict: bool,
     volatile: str,
-    reads: str,
     seed: int,
     max_steps: int | None,
     numerics: str,
@@ -108,8 +98,6 @@ def modes_of(
 
     if volatile not in ("data", "sync"):
         raise UserError(f"--volatile takes data or sync, not {volatile!r}")
-    if reads not in ("latest", "stale"):
-        raise UserError(f"--reads takes latest or stale, not {reads!r}")
     if schedule not in (*SCHEDULES, "all"):
         raise UserError(f"--schedule takes {', '.join(SCHEDULES)} or all, not {schedule!r}")
     if async_mode not in (*ASYNC_MODES, "both"):
@@ -121,7 +109,6 @@ def modes_of(
         async_modes=ASYNC_MODES if async_mode == "both" else (async_mode,),
         strict=strict,
         volatile=volatile,
-        reads=reads,
         seed=seed,
         max_steps=max_steps or MAX_STEPS,
         numerics=numerics,
