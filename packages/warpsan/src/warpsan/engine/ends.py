@@ -15,7 +15,7 @@ from warpsan.ptx.grammar import form_of
 from warpsan.ptx.ir import Instruction, Symbol
 from warpsan.ptx.linking import branch_targets
 from warpsan.ptx.modifiers import Mods, find_handler, require
-from warpsan.ptx.synchronising import ClusterBarrier, MbarrierTest, ProductWait, RegisterCount
+from warpsan.ptx.synchronising import ClusterAction, MbarrierTest, ProductWait, RegisterCount
 from warpsan.semantics.bulk import order_number, shared_address
 from warpsan.semantics.call import call_words, return_words
 from warpsan.semantics.warpgroup import product_list
@@ -105,7 +105,7 @@ def _barrier(asm: Assembler, program: Program, instruction: Instruction, words: 
 
 def _cluster(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
     """All threads of the cluster that have not exited take part; a thread waits for the phase in which it arrived."""
-    form = form_of(instruction, ClusterBarrier)
+    form = form_of(instruction, ClusterAction)
     words[layout.END] = layout.END_CLUSTER_ARRIVE if form.action == "arrive" else layout.END_CLUSTER_WAIT
     words[layout.END_A], words[layout.END_PC] = int(form.order == "relaxed"), instruction.pc
 

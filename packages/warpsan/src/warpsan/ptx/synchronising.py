@@ -22,7 +22,7 @@ __all__ = [
     "BulkPrefetch",
     "BulkReduction",
     "BulkWait",
-    "ClusterBarrier",
+    "ClusterAction",
     "CopyArrival",
     "CopyWait",
     "Mbarrier",
@@ -119,7 +119,7 @@ class _GridControl(Form):
 
 @form("barrier.cluster")
 @dataclass(frozen=True)
-class ClusterBarrier(Form):
+class ClusterAction(Form):
     """An arrival at the barrier of a cluster, or a wait for its phase."""
 
     action: str = choice("arrive", "wait")
@@ -339,7 +339,7 @@ def _box_space(mods: Mods) -> str:
 
 
 @dataclass(frozen=True)
-class _Box(Form):
+class _BoxForm(Form):
     box: TensorAddress = part(_box)
     hint: bool = flag("L2::cache_hint")
     tile: bool = flag("tile")
@@ -347,7 +347,7 @@ class _Box(Form):
 
 @form("cp.async.bulk.tensor", words=("global",), role="issues")
 @dataclass(frozen=True)
-class TensorCopy(_Box):
+class TensorCopy(_BoxForm):
     """A copy of a box of a tensor, in tile mode.
 
     Attributes
@@ -381,7 +381,7 @@ class TensorReduction(TensorCopy):
 
 @form("cp.async.bulk.prefetch.tensor", words=("L2", "global"), role="")
 @dataclass(frozen=True)
-class BoxPrefetch(_Box):
+class BoxPrefetch(_BoxForm):
     """A prefetch of a box."""
 
 
@@ -464,11 +464,11 @@ class Product(Form):
 
 
 def _shape(mods: Mods) -> tuple[int, int]:
-    found = [each for each in mods.left if re.fullmatch(r"m64n\d+k\d+", each)]
-    if len(found) != 1 or len(mods.left) != 6:
+    shapes = [each for each in mods.left if re.fullmatch(r"m64n\d+k\d+", each)]
+    if len(shapes) != 1 or len(mods.left) != 6:
         raise mods.unsupported("expected a shape m64nNkK and three types")
-    mods.left.remove(found[0])
-    columns, depth = found[0].removeprefix("m64n").split("k")
+    mods.left.remove(shapes[0])
+    columns, depth = shapes[0].removeprefix("m64n").split("k")
     return int(columns), int(depth)
 
 

@@ -16,7 +16,7 @@ from warpsan.engine.selection import Mask, Selection, indices, subset
 from warpsan.errors import Deadlock
 from warpsan.ptx.grammar import form_of
 from warpsan.ptx.ir import Instruction
-from warpsan.ptx.synchronising import ClusterBarrier
+from warpsan.ptx.synchronising import ClusterAction
 from warpsan.replay.decoder import Decoder, Step, opcode
 
 __all__: list[str] = []
@@ -127,5 +127,5 @@ class _ClusterBarrier(AsyncUnit):
 @opcode("barrier.cluster")
 def _barrier_cluster(decoder: Decoder, instruction: Instruction) -> Step:
     unit = _ClusterBarrier.of(decoder.machine)
-    act = unit.wait if form_of(instruction, ClusterBarrier).action == "wait" else unit.arrive
+    act = unit.wait if form_of(instruction, ClusterAction).action == "wait" else unit.arrive
     return lambda sel: act(sel, instruction)
