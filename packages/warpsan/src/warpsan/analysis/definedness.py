@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from warpsan.analysis.fusion import registers_read, registers_written
 from warpsan.analysis.program import BasicBlock, Program, instructions_of
-from warpsan.ptx.grammar import role_of
 from warpsan.ptx.ir import Entry, Instruction, Register, Vector
 from warpsan.ptx.linking import callee, is_indirect
 from warpsan.ptx.opcodes import opcode_of, spaces_of
+from warpsan.ptx.synchronising import role_of
 
 __all__ = [
     "Region",

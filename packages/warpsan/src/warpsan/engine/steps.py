@@ -9,8 +9,8 @@ and the checks observe them. Each rule therefore exists once.
 from __future__ import annotations
 
 from warpsan.analysis.derived import derived
-from warpsan.ptx.grammar import role_of
 from warpsan.ptx.ir import Address, Entry, Instruction, Negated, Operand, Register, TensorAddress
+from warpsan.ptx.synchronising import role_of
 
 __all__ = ["is_step", "issues", "step_registers"]
 

@@ -25,7 +25,6 @@ __all__ = [
     "form_of",
     "groups",
     "part",
-    "role_of",
     "space",
 ]
 
@@ -84,12 +83,6 @@ def form(*names: str, words: tuple[str, ...] = (), role: str = "orders") -> Call
         return kind
 
     return add
-
-
-def role_of(instruction: Instruction) -> str:
-    """The role of an instruction in synchronisation (:class:`Grammar`); empty without a form."""
-    grammar = find_handler(FORMS, instruction)
-    return "" if grammar is None else grammar.role
 
 
 def form_of(instruction: Instruction, kind: type[_FormT]) -> _FormT:

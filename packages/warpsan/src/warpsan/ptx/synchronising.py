@@ -8,9 +8,9 @@ import re
 from dataclasses import dataclass
 
 from warpsan.ptx.forms import DESCRIPTOR_BYTES, OPERATIONS, SHARED_REDUCTIONS
-from warpsan.ptx.grammar import Form, choice, element, flag, form, groups, part, space
-from warpsan.ptx.ir import Immediate, Operand, TensorAddress, Vector
-from warpsan.ptx.modifiers import Mods, require
+from warpsan.ptx.grammar import FORMS, Form, choice, element, flag, form, groups, part, space
+from warpsan.ptx.ir import Immediate, Instruction, Operand, TensorAddress, Vector
+from warpsan.ptx.modifiers import Mods, find_handler, require
 from warpsan.ptx.types import PtxType
 
 __all__ = [
@@ -34,8 +34,10 @@ __all__ = [
     "ProxyFence",
     "RegisterCount",
     "TensorCopy",
+    "TensorMapCopy",
     "TensorMapFence",
     "TensorReduction",
+    "role_of",
 ]
 
 _SCOPES = ("cta", "cluster", "gpu", "sys")
@@ -103,6 +105,23 @@ class TensorMapFence(Form):
             return "a release has no operands" if operands else ""
         right = len(operands) == 2 and operands[1] == Immediate(DESCRIPTOR_BYTES)
         return "" if right else f"an acquire takes the address of a tensor map and its size, {DESCRIPTOR_BYTES}"
+
+
+@form(
+    "tensormap.cp_fenceproxy",
+    words=("global", "shared::cta", "tensormap::generic", "release", "sync", "aligned"),
+    role="",
+)
+@dataclass(frozen=True)
+class TensorMapCopy(Form):
+    """A copy of a tensor map from shared to global memory, with a release."""
+
+    scope: str = choice(*_SCOPES)
+
+    def refusal(self, operands: tuple[Operand, ...]) -> str:
+        """Another size."""
+        _, _, size = operands
+        return "" if size == Immediate(DESCRIPTOR_BYTES) else f"the size must be {DESCRIPTOR_BYTES}"
 
 
 form("griddepcontrol.wait")(Form)
@@ -477,3 +496,9 @@ def _types(mods: Mods) -> tuple[str, ...]:
 
 
 form("wgmma.fence", "wgmma.commit_group", words=("sync", "aligned"))(Form)
+
+
+def role_of(instruction: Instruction) -> str:
+    """The role of an instruction in synchronisation (:class:`~warpsan.ptx.grammar.Grammar`); empty without one."""
+    grammar = find_handler(FORMS, instruction)
+    return "" if grammar is None else grammar.role

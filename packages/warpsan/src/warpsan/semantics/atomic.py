@@ -15,12 +15,13 @@ from warpsan.engine.layout import WARP
 from warpsan.engine.numeric import canonical, flushed
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.host.memory import SHARED_BASE, WINDOW_BITS
-from warpsan.ptx.forms import UPDATE_TYPES, WITHOUT_RESULT
+from warpsan.ptx.accesses import Atomic
+from warpsan.ptx.grammar import form_of
 from warpsan.ptx.ir import Instruction, Operand, Register
-from warpsan.ptx.modifiers import Mods, require, take_space
+from warpsan.ptx.modifiers import Mods
 from warpsan.ptx.types import PtxType
 from warpsan.semantics.floating import Compute, base_of, halved, is_half
-from warpsan.semantics.move import take_cache_hint
+from warpsan.semantics.move import without_policy
 from warpsan.semantics.watched import strong_effect, watch_access
 
 __all__ = ["update_of"]
@@ -74,35 +75,22 @@ def _float_sum(old: Lanes, given: Lanes, base: str, flushes: _Choice) -> Lanes:
 
 @native("atom", "red")
 def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    returns = instruction.opcode == "atom"
-    mods.choice(("relaxed", "acquire", "release", "acq_rel"), default="relaxed")
-    mods.choice(("cta", "cluster", "gpu", "sys"), default="gpu")
-    space = take_space(mods)
-    if space not in ("global", "shared", "shared::cluster", "generic"):
-        raise mods.unsupported(f"no atomics on .{space}")
-    name = mods.choice(UPDATE_TYPES if returns else WITHOUT_RESULT)
-    type_ = mods.type()
-    require(mods, type_, UPDATE_TYPES[name])
-    if is_half(type_) and not mods.flag("noftz"):
-        raise mods.unsupported("16-bit floating point needs .noftz")
-    operands = list(instruction.operands)
-    take_cache_hint(asm, mods, operands)
-    mods.done()
+    form = form_of(instruction, Atomic)
+    space, (name, type_) = form.space, form.update
+    operands = without_policy(asm, instruction, form.hint)
     target, finish = -1, _nothing
-    if returns:
+    if form.name == "atom":
         result = operands.pop(0)
         place = asm.target(result, type_.name)
         if _is_read(asm, result):
             target, finish = place
     row, bits, offset = asm.address(operands.pop(0))
     sources = [asm.source(operand, type_.name) for operand in operands]
-    if len(sources) != (2 if name == "cas" else 1):
-        raise mods.unsupported("wrong number of operands")
     if asm.watched:
         watch_access(asm, instruction, space, row, bits, offset, type_.bytes, "update", strong=strong_effect(asm, mods))
     is_read = target >= 0
-    form, ring = f"{space}.{bits}.{name}.{type_.name}", asm.float_sum(type_) if type_.is_float else None
-    title = f"{'atom' if is_read else 'red'}.{form}{asm.suffix if ring else ''}"
+    text, ring = f"{space}.{bits}.{name}.{type_.name}", asm.float_sum(type_) if type_.is_float else None
+    title = f"{'atom' if is_read else 'red'}.{text}{asm.suffix if ring else ''}"
 
     def update(code: OperationCode) -> None:
         _update(code, space, bits, name, type_, returns=is_read, ring=ring)

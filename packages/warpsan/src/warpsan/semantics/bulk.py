@@ -45,6 +45,7 @@ from warpsan.ptx.synchronising import (
     TensorCopy,
     TensorMapFence,
 )
+from warpsan.semantics.move import without_policy
 
 __all__ = [
     "box_operands",
@@ -52,7 +53,6 @@ __all__ = [
     "order_number",
     "relaxed_arrivals",
     "shared_address",
-    "without_policy",
 ]
 
 _OPERATION = Callable[[int, int, int, int], int]
@@ -269,14 +269,6 @@ def _tensor_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     many = asm.source(operands.pop(), "u16") if form.casts else -1
     words = box_operands(asm, instruction, form, operands, many)
     _handed(asm, *(("tensor.store", store_box) if form.stores else ("tensor.load", load_box)), words)
-
-
-def without_policy(asm: Assembler, instruction: Instruction, hint: bool) -> list[Operand]:
-    """The operands without the cache policy, the last one with ``hint``, which changes no value."""
-    operands = list(instruction.operands)
-    if hint:
-        asm.source(operands.pop(), "b64")
-    return operands
 
 
 def box_operands(

@@ -16,6 +16,7 @@ from warpsan.ptx.grammar import Form, form_of
 from warpsan.ptx.ir import Immediate, Instruction
 from warpsan.ptx.modifiers import Mods
 from warpsan.ptx.synchronising import AsyncCopy, CopyWait
+from warpsan.semantics.move import without_policy
 from warpsan.semantics.watched import watch_copy
 
 __all__: list[str] = []
@@ -45,9 +46,7 @@ def _wait(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 @native("cp.async")
 def _cp_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Each lane copies 4, 8 or 16 bytes from global to shared memory."""
-    operands = list(instruction.operands)
-    if form_of(instruction, AsyncCopy).hint:
-        asm.source(operands.pop(), "b64")
+    operands = without_policy(asm, instruction, form_of(instruction, AsyncCopy).hint)
     size, *rest = operands[2:]
     assert isinstance(size, Immediate)
     width = int(size.value)

@@ -21,8 +21,10 @@ from warpsan.engine.layout import WARP
 from warpsan.engine.numeric import canonical, widened
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.numerics.tensor_cores import rule_of
+from warpsan.ptx.accesses import MatrixAccess
+from warpsan.ptx.grammar import form_of
 from warpsan.ptx.ir import Instruction
-from warpsan.ptx.modifiers import Mods, take_space
+from warpsan.ptx.modifiers import Mods
 from warpsan.semantics.factors import ELEMENTS, Factor, as_factor, store_fragments
 from warpsan.semantics.integer_sums import IntegerSum
 from warpsan.semantics.sums import ALTERNATING, TileSum, stacked, store_half
@@ -36,19 +38,6 @@ _TRANSPOSED = [8 * (k % 8) + k // 8 for k in range(64)]
 
 
 # ---- matrices between memory and registers ---------------------------------------------------------------------------
-
-
-def _take_matrix(mods: Mods, does: str) -> tuple[int, bool, str]:
-    for name in ("sync", "aligned", "m8n8"):
-        mods.choice((name,))
-    number = int(mods.choice(("x1", "x2", "x4"))[1:])
-    trans = mods.flag("trans")
-    space = take_space(mods)
-    mods.choice(("b16",))
-    mods.done()
-    if space not in ("shared", "generic"):
-        raise mods.unsupported(f"{does} shared memory")
-    return number, trans, space
 
 
 def _row_pointers(code: OperationCode, place: Lanes) -> list[object]:
@@ -66,11 +55,10 @@ def _pointed(code: OperationCode, number: int, space: str, bits: int, *, reads: 
 
 @native("ldmatrix")
 def _ldmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    number, trans, space = _take_matrix(mods, "loads from")
+    form = form_of(instruction, MatrixAccess)
+    number, trans, space = form.number, form.trans, form.space
     target, address = instruction.operands
     items = asm.vector(target)
-    if len(items) != number:
-        raise mods.unsupported(f"expected {number} registers")
     row, bits, offset = asm.address(address)
     if asm.watched:
         watch_access(asm, instruction, space, row, bits, offset, 16, "load", 8 * number)
@@ -97,11 +85,10 @@ def _joined(code: OperationCode, lines: Sequence[object]) -> Lanes:
 
 @native("stmatrix")
 def _stmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    number, trans, space = _take_matrix(mods, "stores to")
+    form = form_of(instruction, MatrixAccess)
+    number, trans, space = form.number, form.trans, form.space
     address, source = instruction.operands
     items = asm.vector(source)
-    if len(items) != number:
-        raise mods.unsupported(f"expected {number} registers")
     sources = [asm.source(item, "b32") for item in items]
     row, bits, offset = asm.address(address)
     if asm.watched:

@@ -12,14 +12,15 @@ from warpsan.engine.lanes import WORD64, Lanes
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.watch import wait_for_grids
 from warpsan.host.memory import GLOBAL_BASE, WINDOW_BITS, generic_base
+from warpsan.ptx.accesses import LoadStore
 from warpsan.ptx.forms import CLOCKS, of_kernel
 from warpsan.ptx.grammar import Form, form_of
 from warpsan.ptx.ir import Address, Immediate, Instruction, Operand, Param, Register, Symbol, Variable, Vector
-from warpsan.ptx.modifiers import Mods, require, take_memory_mods, take_space
+from warpsan.ptx.modifiers import Mods, require, take_space
 from warpsan.ptx.types import PtxType
 from warpsan.semantics.watched import check_step, strong_effect, watch_access
 
-__all__ = ["load_operation", "local_load", "local_store", "store_operation", "take_cache_hint"]
+__all__ = ["load_operation", "local_load", "local_store", "store_operation", "without_policy"]
 
 PARAMETER_BITS = (1 << 32) - 1
 """Mask of the bits of an address in the parameter space that are used."""
@@ -126,44 +127,26 @@ def _isspacep(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 # ---- loads and stores ------------------------------------------------------------------------------------------------
 
 
-def take_cache_hint(asm: Assembler, mods: Mods, operands: list[Operand]) -> None:
-    """An L2 cache policy, the last operand, changes no value."""
-    if mods.flag("L2::cache_hint"):
+def without_policy(asm: Assembler, instruction: Instruction, hint: bool) -> list[Operand]:
+    """The operands without the L2 cache policy, the last one with ``hint``, which changes no value."""
+    operands = list(instruction.operands)
+    if hint:
         asm.source(operands.pop(), "b64")
-
-
-def _take(mods: Mods) -> tuple[str, int, PtxType]:
-    """Space, number of elements and type of a load or store; all modifiers are taken."""
-    space = take_space(mods)
-    take_memory_mods(mods)
-    vector = int(mods.choice(("v2", "v4", "v8"), default="v1")[1:])
-    type_ = mods.type()
-    mods.done()
-    if space != "param":
-        _check_width(mods, vector * type_.bytes)
-    return space, vector, type_
-
-
-def _check_width(mods: Mods, width: int) -> None:
-    if width > 16:
-        raise mods.unsupported(f"accesses of {width} bytes are not modelled")
+    return operands
 
 
 @native("ld", "ldu")
 def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    operands = list(instruction.operands)
-    take_cache_hint(asm, mods, operands)
-    space, vector, type_ = _take(mods)
-    if len(operands) != 2:
-        raise mods.unsupported("expected a destination and an address")
-    target, address = operands
+    form = form_of(instruction, LoadStore)
+    target, address = without_policy(asm, instruction, form.hint)
+    vector, type_ = form.vector, form.type
     items = asm.vector(target)
     if len(items) != vector:
         raise mods.unsupported(f"expected {vector} registers")
-    space = "global" if space == "const" else space
+    space = "global" if form.space == "const" else form.space
     if space == "param":
         if isinstance(address, Address) and isinstance(address.base, Register):
-            _load_by_address(asm, instruction, items, address, type_)
+            _load_by_address(asm, instruction, items, address)
         else:
             _load_parameter(asm, items, address, type_)
         return
@@ -178,11 +161,12 @@ def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         finish()
 
 
-def _load_by_address(
-    asm: Assembler, instruction: Instruction, items: tuple[Operand, ...], address: Address, type_: PtxType
-) -> None:
+def _load_by_address(asm: Assembler, instruction: Instruction, items: tuple[Operand, ...], address: Address) -> None:
     """A parameter by its address: kernel parameters lie in global memory, and nothing writes them."""
-    _check_width(Mods(instruction), len(items) * type_.bytes)
+    form = form_of(instruction, LoadStore)
+    type_ = form.type
+    if form.too_wide:
+        raise asm.unsupported(form.too_wide)
     row, bits, offset = asm.address(address)
     space = "global" if of_kernel(asm.entry, instruction) else "local"
     if space == "global":
@@ -263,15 +247,9 @@ def load_operation(space: str, bits: int, element: int, vector: int, *, aligned:
 
 @native("st")
 def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    operands = list(instruction.operands)
-    take_cache_hint(asm, mods, operands)
-    space, vector, type_ = _take(mods)
-    if len(operands) != 2:
-        raise mods.unsupported("expected an address and a value")
-    _check_width(mods, vector * type_.bytes)
-    if space == "const":
-        raise mods.unsupported("constant memory is read-only")
-    address, value = operands
+    form = form_of(instruction, LoadStore)
+    address, value = without_policy(asm, instruction, form.hint)
+    space, vector, type_ = form.space, form.vector, form.type
     items = asm.vector(value)
     if len(items) != vector:
         raise mods.unsupported(f"expected {vector} values")
@@ -287,7 +265,7 @@ def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         width, strong = vector * type_.bytes, strong_effect(asm, mods)
         written = type_.bytes, sources
         watch_access(asm, instruction, space, row, bits, offset, width, "store", strong=strong, written=written)
-    aligned = not any(mod.startswith("param") for mod in instruction.mods)
+    aligned = form.space != "param"
     checked = asm.checked and space != "local"
     operation = store_operation(space, bits, type_.bits, vector, checked, aligned=aligned)
     asm.record(operation, [row, offset, *sources])

@@ -15,8 +15,9 @@ from warpsan.ptx.modifiers import Mods
 from warpsan.ptx.synchronising import AsyncReduction, BulkReduction, TensorReduction
 from warpsan.ptx.types import TYPES, PtxType
 from warpsan.semantics.atomic import update_of
-from warpsan.semantics.bulk import box_operands, bytes_operands, shared_address, without_policy
+from warpsan.semantics.bulk import box_operands, bytes_operands, shared_address
 from warpsan.semantics.floating import is_half
+from warpsan.semantics.move import without_policy
 
 __all__: list[str] = []
 
