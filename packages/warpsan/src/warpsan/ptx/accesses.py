@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from warpsan.ptx.forms import LINE, PRIORITIES, UPDATE_TYPES, WITHOUT_RESULT
 from warpsan.ptx.grammar import Form, choice, flag, form, part, space
 from warpsan.ptx.ir import Immediate, Operand, Vector
@@ -30,7 +28,6 @@ simulation (PTX ISA, "State Spaces", "Cache Operators", "Cache Eviction Priority
 
 
 @form("ld", "ldu", "st", role="")
-@dataclass(frozen=True)
 class LoadStore(Form):
     """A load or a store.
 
@@ -74,7 +71,6 @@ def _update(mods: Mods) -> tuple[str, PtxType]:
 
 
 @form("atom", "red", role="")
-@dataclass(frozen=True)
 class Atomic(Form):
     """An atomic operation.
 
@@ -101,7 +97,6 @@ class Atomic(Form):
 
 
 @form("ldmatrix", "stmatrix", words=("sync", "aligned", "m8n8", "b16"), role="")
-@dataclass(frozen=True)
 class MatrixAccess(Form):
     """A load or a store of 8 x 8 matrices."""
 
@@ -130,7 +125,6 @@ def _level(mods: Mods) -> str:
 
 
 @form("prefetch", role="")
-@dataclass(frozen=True)
 class _Prefetch(Form):
     level: str = part(_level)
 
@@ -140,7 +134,6 @@ form("prefetchu", words=("L1",), role="")(Form)
 
 @form("applypriority", words=("L2::evict_normal",), role="")
 @form("discard", words=("L2",), role="")
-@dataclass(frozen=True)
 class LineControl(Form):
     """An instruction on a cache line."""
 
@@ -152,20 +145,17 @@ class LineControl(Form):
 
 
 @form("createpolicy.fractional", words=("b64",), role="")
-@dataclass(frozen=True)
 class _CachePolicy(Form):
     priority: str = choice(*PRIORITIES)
     other: str = choice("L2::evict_first", "L2::evict_unchanged", default="")
 
 
 @form("createpolicy.range", words=("b64",), role="")
-@dataclass(frozen=True)
 class _RangePolicy(_CachePolicy):
     in_global: bool = flag("global")
 
 
 @form("createpolicy", role="")
-@dataclass(frozen=True)
 class _UnknownPolicy(Form):
     source: str = choice("fractional", "range", "cvt")
 

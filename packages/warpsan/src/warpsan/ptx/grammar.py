@@ -74,9 +74,11 @@ FORMS: dict[str, Grammar] = {}
 
 
 def form(*names: str, words: tuple[str, ...] = (), role: str = "orders") -> Callable[[type[_FormT]], type[_FormT]]:
-    """Decorator that adds a form to the table (arguments: see :class:`Grammar`)."""
+    """Decorator that makes a class a frozen dataclass, and adds it to the table (arguments: see :class:`Grammar`)."""
 
     def add(kind: type[_FormT]) -> type[_FormT]:
+        if "__dataclass_fields__" not in vars(kind):
+            dataclass(frozen=True)(kind)
         for name in names:
             assert name not in FORMS, f"two grammars for {name}"
             FORMS[name] = Grammar(name, kind, words, role)

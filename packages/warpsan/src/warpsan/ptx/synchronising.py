@@ -5,7 +5,6 @@ Instructions", "Asynchronous copy", "Asynchronous Warpgroup-Level Matrix Instruc
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from warpsan.ptx.forms import DESCRIPTOR_BYTES, OPERATIONS, SHARED_REDUCTIONS
 from warpsan.ptx.grammar import FORMS, Form, choice, element, flag, form, groups, part, space
@@ -17,7 +16,6 @@ __all__ = [
     "AsyncCopy",
     "AsyncReduction",
     "AsyncStore",
-    "BoxPrefetch",
     "BulkCopy",
     "BulkPrefetch",
     "BulkReduction",
@@ -33,6 +31,7 @@ __all__ = [
     "ProductWait",
     "ProxyFence",
     "RegisterCount",
+    "TensorBox",
     "TensorCopy",
     "TensorMapCopy",
     "TensorMapFence",
@@ -47,14 +46,12 @@ _COMPLETES = "mbarrier::complete_tx::bytes"
 
 
 @form("fence")
-@dataclass(frozen=True)
 class _MemoryFence(Form):
     order: str = choice("sc", "acq_rel", "acquire", "release", default="acq_rel")
     scope: str = choice(*_SCOPES)
 
 
 @form("membar")
-@dataclass(frozen=True)
 class _Membar(Form):
     scope: str = choice("cta", "gl", "sys")
 
@@ -63,7 +60,6 @@ form("fence.mbarrier_init", words=("release", "cluster"))(Form)
 
 
 @form("fence.proxy", "membar.proxy")
-@dataclass(frozen=True)
 class ProxyFence(Form):
     """A fence between the generic proxy and another.
 
@@ -92,7 +88,6 @@ def _visible_spaces(mods: Mods) -> tuple[str, ...]:
 
 
 @form("fence.proxy.tensormap::generic", "membar.proxy.tensormap::generic")
-@dataclass(frozen=True)
 class TensorMapFence(Form):
     """A release of writes to tensor maps, or an acquire of the map at an address."""
 
@@ -112,7 +107,6 @@ class TensorMapFence(Form):
     words=("global", "shared::cta", "tensormap::generic", "release", "sync", "aligned"),
     role="",
 )
-@dataclass(frozen=True)
 class TensorMapCopy(Form):
     """A copy of a tensor map from shared to global memory, with a release."""
 
@@ -128,7 +122,6 @@ form("griddepcontrol.wait")(Form)
 
 
 @form("griddepcontrol", role="")
-@dataclass(frozen=True)
 class _GridControl(Form):
     action: str = choice("wait", "launch_dependents")
 
@@ -137,7 +130,6 @@ class _GridControl(Form):
 
 
 @form("barrier.cluster")
-@dataclass(frozen=True)
 class ClusterAction(Form):
     """An arrival at the barrier of a cluster, or a wait for its phase."""
 
@@ -151,7 +143,6 @@ class ClusterAction(Form):
 
 
 @form("setmaxnreg", words=("sync", "aligned", "u32"))
-@dataclass(frozen=True)
 class RegisterCount(Form):
     """A request for more registers of each thread, or a release of some."""
 
@@ -172,7 +163,6 @@ def _register_count(mods: Mods) -> int:
 
 
 @form("mbarrier.init", "mbarrier.inval", words=("b64",))
-@dataclass(frozen=True)
 class Mbarrier(Form):
     """An instruction on the mbarrier at an address in ``space``."""
 
@@ -180,7 +170,6 @@ class Mbarrier(Form):
 
 
 @form("mbarrier.arrive", "mbarrier.arrive_drop", words=("b64",))
-@dataclass(frozen=True)
 class MbarrierArrival(Mbarrier):
     """Arrivals, with the bytes that the phase also expects."""
 
@@ -191,7 +180,6 @@ class MbarrierArrival(Mbarrier):
 
 
 @form("mbarrier.test_wait", "mbarrier.try_wait", words=("b64",))
-@dataclass(frozen=True)
 class MbarrierTest(Mbarrier):
     """A test of a phase, or a wait for it."""
 
@@ -205,7 +193,6 @@ class MbarrierTest(Mbarrier):
 
 
 @form("mbarrier.expect_tx", "mbarrier.complete_tx", words=("b64",))
-@dataclass(frozen=True)
 class MbarrierBytes(Mbarrier):
     """Bytes that a phase expects, or bytes that have arrived."""
 
@@ -223,7 +210,6 @@ form("cp.async.commit_group", "cp.async.wait_all", role="copies")(Form)
 
 
 @form("cp.async.wait_group", role="copies")
-@dataclass(frozen=True)
 class CopyWait(Form):
     """Waits for all groups but the last ``keep``."""
 
@@ -231,7 +217,6 @@ class CopyWait(Form):
 
 
 @form("cp.async.mbarrier.arrive", words=("b64",), role="issues")
-@dataclass(frozen=True)
 class CopyArrival(Mbarrier):
     """An arrival after the lane's copies so far; without ``expected``, the phase also expects it."""
 
@@ -239,7 +224,6 @@ class CopyArrival(Mbarrier):
 
 
 @form("cp.async", role="copies")
-@dataclass(frozen=True)
 class AsyncCopy(Form):
     """A copy of 4, 8 or 16 bytes from global to shared memory."""
 
@@ -264,7 +248,6 @@ form("cp.async.bulk.commit_group")(Form)
 
 
 @form("cp.async.bulk.wait_group")
-@dataclass(frozen=True)
 class BulkWait(Form):
     """Waits for all bulk groups but the last ``keep``, or only for their reading."""
 
@@ -299,7 +282,6 @@ def _casts(mods: Mods) -> bool:
 
 
 @form("cp.async.bulk", role="issues")
-@dataclass(frozen=True)
 class BulkCopy(Form):
     """A copy of bytes.
 
@@ -319,7 +301,6 @@ class BulkCopy(Form):
 
 
 @form("cp.reduce.async.bulk", role="issues")
-@dataclass(frozen=True)
 class BulkReduction(BulkCopy):
     """A copy of bytes whose elements are combined with the stored ones, by an operation and its type."""
 
@@ -357,16 +338,17 @@ def _box_space(mods: Mods) -> str:
     return space
 
 
-@dataclass(frozen=True)
-class _BoxForm(Form):
+@form("cp.async.bulk.prefetch.tensor", words=("L2", "global"), role="")
+class TensorBox(Form):
+    """A prefetch of a box of a tensor, in tile mode."""
+
     box: TensorAddress = part(_box)
     hint: bool = flag("L2::cache_hint")
     tile: bool = flag("tile")
 
 
 @form("cp.async.bulk.tensor", words=("global",), role="issues")
-@dataclass(frozen=True)
-class TensorCopy(_BoxForm):
+class TensorCopy(TensorBox):
     """A copy of a box of a tensor, in tile mode.
 
     Attributes
@@ -391,21 +373,13 @@ def _box_operation(mods: Mods) -> str:
 
 
 @form("cp.reduce.async.bulk.tensor", words=("global",), role="issues")
-@dataclass(frozen=True)
 class TensorReduction(TensorCopy):
     """A store of a box whose elements are combined with those of the tensor."""
 
     operation: str = part(_box_operation)
 
 
-@form("cp.async.bulk.prefetch.tensor", words=("L2", "global"), role="")
-@dataclass(frozen=True)
-class BoxPrefetch(_BoxForm):
-    """A prefetch of a box."""
-
-
 @form("cp.async.bulk.prefetch", words=("L2", "global"), role="")
-@dataclass(frozen=True)
 class BulkPrefetch(Form):
     """A prefetch of bytes."""
 
@@ -416,7 +390,6 @@ class BulkPrefetch(Form):
 
 
 @form("st.async", words=(_COMPLETES,), role="issues")
-@dataclass(frozen=True)
 class AsyncStore(Form):
     """A store of one to four values into the shared memory of a cluster."""
 
@@ -436,7 +409,6 @@ class AsyncStore(Form):
 
 
 @form("red.async", words=("relaxed", "cluster", _COMPLETES), role="issues")
-@dataclass(frozen=True)
 class AsyncReduction(Form):
     """An atomic update in the shared memory of a cluster."""
 
@@ -456,7 +428,6 @@ def _reduced_type(mods: Mods) -> PtxType:
 
 
 @form("wgmma.wait_group", words=("sync", "aligned"))
-@dataclass(frozen=True)
 class ProductWait(Form):
     """Waits for all groups of products but the last ``keep``."""
 
@@ -464,7 +435,6 @@ class ProductWait(Form):
 
 
 @form("wgmma.mma_async", words=("sync", "aligned"))
-@dataclass(frozen=True)
 class Product(Form):
     """A product.
 

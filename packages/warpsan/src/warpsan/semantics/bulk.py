@@ -32,7 +32,6 @@ from warpsan.ptx.ir import Address, Entry, Immediate, Instruction, Operand, Regi
 from warpsan.ptx.modifiers import Mods, require
 from warpsan.ptx.synchronising import (
     AsyncStore,
-    BoxPrefetch,
     BulkCopy,
     BulkPrefetch,
     BulkWait,
@@ -42,6 +41,7 @@ from warpsan.ptx.synchronising import (
     MbarrierBytes,
     MbarrierTest,
     ProxyFence,
+    TensorBox,
     TensorCopy,
     TensorMapFence,
 )
@@ -326,7 +326,7 @@ def bytes_operands(
 @native("cp.async.bulk.prefetch.tensor")
 def _prefetch_box(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Has no effect: the simulator has no L2 cache."""
-    form = form_of(instruction, BoxPrefetch)
+    form = form_of(instruction, TensorBox)
     without_policy(asm, instruction, form.hint)
     asm.address(form.box.map)
     for each in form.box.coordinates:
