@@ -21,9 +21,11 @@ from dataclasses import dataclass, field
 from warpsan.analysis.fusion import registers_in, registers_read, registers_written
 from warpsan.analysis.loops import Loop, short_loops, with_calls
 from warpsan.analysis.program import Program
+from warpsan.ptx.grammar import has_form
 from warpsan.ptx.ir import Address, Entry, Immediate, Instruction, Operand, Register, Symbol, Vector
 from warpsan.ptx.linking import callee
 from warpsan.ptx.opcodes import is_warp_barrier, opcode_of, spaces_of, updates_memory
+from warpsan.ptx.synchronising import MbarrierTest
 
 __all__ = ["LONGEST", "Polling", "polling_loops"]
 
@@ -214,8 +216,8 @@ def _reads_memory(instruction: Instruction, zeros: frozenset[str]) -> bool:
     """Whether an instruction reads memory that another thread may change, without a change of its own."""
     if instruction.opcode == "ld":
         return not {"param", "const", "local"} & spaces_of(instruction)
-    if instruction.opcode == "mbarrier":
-        return "test_wait" in instruction.mods
+    if instruction.text.startswith("mbarrier.test_wait"):
+        return True
     if instruction.opcode != "atom":
         return False
     return not set(_READING).isdisjoint(instruction.mods) or _is_zero(instruction.operands[-1], zeros)
@@ -225,7 +227,7 @@ def _has_effects(instruction: Instruction, zeros: frozenset[str]) -> bool:
     """Whether an instruction may have an effect that others wait for, or waits itself."""
     if instruction.opcode == "st":
         return not {"param", "local"} & spaces_of(instruction)
-    if is_warp_barrier(instruction) or instruction.text.startswith(("mbarrier.test_wait", "mbarrier.try_wait")):
+    if is_warp_barrier(instruction) or has_form(instruction, MbarrierTest):
         return False
     if opcode_of(instruction).awaited:
         return True

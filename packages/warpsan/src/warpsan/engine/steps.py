@@ -9,8 +9,9 @@ and the checks observe them. Each rule therefore exists once.
 from __future__ import annotations
 
 from warpsan.analysis.derived import derived
+from warpsan.ptx.grammar import has_form
 from warpsan.ptx.ir import Address, Entry, Instruction, Negated, Operand, Register, TensorAddress
-from warpsan.ptx.synchronising import role_of
+from warpsan.ptx.synchronising import CopyArrival, role_of
 
 __all__ = ["is_step", "issues", "step_registers"]
 
@@ -24,7 +25,7 @@ def is_step(entry: Entry, instruction: Instruction) -> bool:
 @derived
 def _copies_arrive(entry: Entry) -> bool:
     """Whether an mbarrier may wait for copies of ``cp.async``."""
-    return any(each.text.startswith("cp.async.mbarrier") for each in entry.instructions)
+    return any(has_form(each, CopyArrival) for each in entry.instructions)
 
 
 def issues(instruction: Instruction) -> bool:

@@ -24,6 +24,7 @@ __all__ = [
     "form",
     "form_of",
     "groups",
+    "has_form",
     "part",
     "space",
 ]
@@ -85,6 +86,12 @@ def form(*names: str, words: tuple[str, ...] = (), role: str = "orders") -> Call
         return kind
 
     return add
+
+
+def has_form(instruction: Instruction, kind: type[Form]) -> bool:
+    """Whether an instruction has a form of ``kind``; its modifiers are not read."""
+    grammar = find_handler(FORMS, instruction)
+    return grammar is not None and issubclass(grammar.kind, kind)
 
 
 def form_of(instruction: Instruction, kind: type[_FormT]) -> _FormT:

@@ -15,7 +15,7 @@ from warpsan.engine.numeric import widened
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.products import commit_products, fence_products, look_at_registers
 from warpsan.numerics.tensor_cores import rule_of
-from warpsan.ptx.grammar import Form, form_of
+from warpsan.ptx.grammar import Form, form_of, has_form
 from warpsan.ptx.ir import Immediate, Instruction, Operand, Register, Vector
 from warpsan.ptx.modifiers import Mods
 from warpsan.ptx.synchronising import Product
@@ -209,7 +209,7 @@ def _sets(asm: Assembler) -> dict[tuple[tuple[str, ...], str], int]:
     """
     if not asm.product_sets:
         for instruction in asm.entry.instructions:
-            if instruction.opcode == "wgmma" and instruction.mods[:1] == ("mma_async",):
+            if has_form(instruction, Product):
                 for operand, kind in zip(instruction.operands[:2], (*instruction.mods[-3:-2], ""), strict=False):
                     if isinstance(operand, Vector):
                         names = tuple(item.name for item in operand.items if isinstance(item, Register))
