@@ -59,19 +59,6 @@ class _Membar(Form):
 form("fence.mbarrier_init", words=("release", "cluster"))(Form)
 
 
-@form("fence.proxy", "membar.proxy")
-class ProxyFence(Form):
-    """A fence between the generic proxy and another.
-
-    Attributes
-    ----------
-    spaces : tuple of str
-        Spaces whose writes become visible in the async proxy.
-    """
-
-    spaces: tuple[str, ...] = part(lambda mods: _visible_spaces(mods))
-
-
 def _visible_spaces(mods: Mods) -> tuple[str, ...]:
     """The spaces of a fence of the async proxy; none for other proxies, and for the acquire of
     ``async::generic``: it orders reads in the generic proxy, which are not checked."""
@@ -85,6 +72,19 @@ def _visible_spaces(mods: Mods) -> tuple[str, ...]:
     mods.choice((f"sync_restrict::shared::{'cta' if releases else 'cluster'}",))
     mods.choice(("cluster",))
     return ("shared",) if releases else ()
+
+
+@form("fence.proxy", "membar.proxy")
+class ProxyFence(Form):
+    """A fence between the generic proxy and another.
+
+    Attributes
+    ----------
+    spaces : tuple of str
+        Spaces whose writes become visible in the async proxy.
+    """
+
+    spaces: tuple[str, ...] = part(_visible_spaces)
 
 
 @form("fence.proxy.tensormap::generic", "membar.proxy.tensormap::generic")
@@ -142,14 +142,6 @@ class ClusterAction(Form):
     aligned: bool = flag("aligned")
 
 
-@form("setmaxnreg", words=("sync", "aligned", "u32"))
-class RegisterCount(Form):
-    """A request for more registers of each thread, or a release of some."""
-
-    action: str = choice("inc", "dec")
-    wanted: int = part(lambda mods: _register_count(mods))
-
-
 def _register_count(mods: Mods) -> int:
     number = mods.instruction.operands[0]
     if not (isinstance(number, Immediate) and isinstance(number.value, int)):
@@ -157,6 +149,14 @@ def _register_count(mods: Mods) -> int:
     if not 24 <= number.value <= 256 or number.value % 8:
         raise mods.unsupported(f"the number of registers is a multiple of 8 from 24 to 256, not {number.value}")
     return number.value
+
+
+@form("setmaxnreg", words=("sync", "aligned", "u32"))
+class RegisterCount(Form):
+    """A request for more registers of each thread, or a release of some."""
+
+    action: str = choice("inc", "dec")
+    wanted: int = part(_register_count)
 
 
 # ---- mbarriers -------------------------------------------------------------------------------------------------------
@@ -300,13 +300,6 @@ class BulkCopy(Form):
     casts: bool = part(_casts)
 
 
-@form("cp.reduce.async.bulk", role="issues")
-class BulkReduction(BulkCopy):
-    """A copy of bytes whose elements are combined with the stored ones, by an operation and its type."""
-
-    combination: tuple[str, PtxType] = part(lambda mods: _combination(mods))
-
-
 def _combination(mods: Mods) -> tuple[str, PtxType]:
     within = _COMPLETES in mods.instruction.mods
     if within and "global" in mods.instruction.mods:
@@ -319,6 +312,13 @@ def _combination(mods: Mods) -> tuple[str, PtxType]:
     elif (type_.kind == "b") != (name in ("and", "or", "xor")):
         raise mods.unsupported(f".{name} on .{type_.name} is not modelled")
     return name, type_
+
+
+@form("cp.reduce.async.bulk", role="issues")
+class BulkReduction(BulkCopy):
+    """A copy of bytes whose elements are combined with the stored ones, by an operation and its type."""
+
+    combination: tuple[str, PtxType] = part(_combination)
 
 
 def _box(mods: Mods) -> TensorAddress:
@@ -403,9 +403,15 @@ class AsyncStore(Form):
         number = len(operands[1].items) if isinstance(operands[1], Vector) else 1
         if number != int(self.vector[1:]):
             return f"expected {self.vector[1:]} values"
-        return (
-            "" if number * self.type.bytes <= 16 else f"accesses of {number * self.type.bytes} bytes are not modelled"
-        )
+        width = number * self.type.bytes
+        return "" if width <= 16 else f"accesses of {width} bytes are not modelled"
+
+
+def _reduced_type(mods: Mods) -> PtxType:
+    operation = next(mod for mod in mods.instruction.mods if mod in SHARED_REDUCTIONS)
+    type_ = mods.type()
+    require(mods, type_, SHARED_REDUCTIONS[operation])
+    return type_
 
 
 @form("red.async", words=("relaxed", "cluster", _COMPLETES), role="issues")
@@ -414,14 +420,7 @@ class AsyncReduction(Form):
 
     space: str = choice("shared::cluster", default="")
     operation: str = choice(*SHARED_REDUCTIONS)
-    type: PtxType = part(lambda mods: _reduced_type(mods))
-
-
-def _reduced_type(mods: Mods) -> PtxType:
-    operation = next(mod for mod in mods.instruction.mods if mod in SHARED_REDUCTIONS)
-    type_ = mods.type()
-    require(mods, type_, SHARED_REDUCTIONS[operation])
-    return type_
+    type: PtxType = part(_reduced_type)
 
 
 # ---- products of warpgroups ------------------------------------------------------------------------------------------
@@ -432,24 +431,6 @@ class ProductWait(Form):
     """Waits for all groups of products but the last ``keep``."""
 
     keep: int = groups(7)
-
-
-@form("wgmma.mma_async", words=("sync", "aligned"))
-class Product(Form):
-    """A product.
-
-    Attributes
-    ----------
-    saturates : bool
-    columns, depth : int
-        N and K.
-    types : tuple of str
-        Types of the sums, A and B.
-    """
-
-    saturates: bool = flag("satfinite")
-    shape: tuple[int, int] = part(lambda mods: _shape(mods))
-    types: tuple[str, ...] = part(lambda mods: _types(mods))
 
 
 def _shape(mods: Mods) -> tuple[int, int]:
@@ -463,6 +444,24 @@ def _shape(mods: Mods) -> tuple[int, int]:
 
 def _types(mods: Mods) -> tuple[str, ...]:
     return tuple(mods.choice((each,)) for each in [name for name in mods.left if name not in ("sync", "aligned")])
+
+
+@form("wgmma.mma_async", words=("sync", "aligned"))
+class Product(Form):
+    """A product.
+
+    Attributes
+    ----------
+    saturates : bool
+    shape : tuple of int
+        N and K.
+    types : tuple of str
+        Types of the sums, A and B.
+    """
+
+    saturates: bool = flag("satfinite")
+    shape: tuple[int, int] = part(_shape)
+    types: tuple[str, ...] = part(_types)
 
 
 form("wgmma.fence", "wgmma.commit_group", words=("sync", "aligned"))(Form)
