@@ -174,21 +174,6 @@ def suites(
 
 
 @app.command()
-def litmus(
-    only: Annotated[str, typer.Option(metavar="WORDS", help="Only tests whose name has these words in it.")] = "",
-    instances: Annotated[int, typer.Option(metavar="N", min=1, help="Instances of each test.")] = 10_000,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the first launch of each test.")] = 0,
-    *,
-    out: OutOption = None,
-) -> int:
-    """Litmus tests with stale reads: no outcome that PTX's memory model forbids, and all that it allows."""
-    from lab import litmus as runs
-
-    words = [*(["--only", only] if only else []), "--instances", str(instances), "--seed", str(seed)]
-    return _run("litmus", words, lambda say, _: runs.run(only, instances, seed, say), out)
-
-
-@app.command()
 def words(
     checkout: Annotated[Path, typer.Argument(metavar="CHECKOUT", help="A checkout of MATLAB-tensor-core.")],
     *,

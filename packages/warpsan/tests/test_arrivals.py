@@ -134,29 +134,3 @@ def test_a_wait_for_the_stores_of_another_block_has_the_scope_of_the_cluster(wai
     reported = hazards(STORED.replace("{w}", wait), grid=2, cluster=(2, 1, 1), checks=checks)
     assert {hazard.kind for hazard in reported} - {"cluster"} == ({"race"} if advice else set())
     assert advice in "".join(hazard.message for hazard in reported if hazard.kind == "race")
-
-
-# ---- stale reads -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arrive", "wait", "old"),
-    [
-        (".release.cluster", ".acquire.cluster", False),
-        ("", "", False),
-        (".release.cta", ".acquire.cluster", True),
-        (".release.cluster", ".acquire.cta", True),
-        (".relaxed.cluster", ".acquire.cluster", True),
-        (".release.cluster", ".relaxed.cluster", True),
-    ],
-)
-def test_what_a_narrow_or_relaxed_arrival_does_not_pass_on_may_be_read_stale(arrive, wait, old):
-    body = REMOTE.replace("{a}", arrive).replace("{w}", wait).replace("{f}", "")
-    body = body.replace(BARRIER, "st.shared.u32 [%r8], 99;\n" + BARRIER, 1)
-    seen = set()
-    for seed in range(3):
-        out = np.zeros((4, 64), np.uint32)
-        options = {"cluster": (2, 1, 1), "schedule": "random", "reads": "stale", "seed": seed, "checks": ()}
-        warpsan.launch(kernel(body), "k", 2, 64, [out], **options)
-        seen |= set((out[0] == 99).tolist())
-    assert seen == ({True, False} if old else {False})

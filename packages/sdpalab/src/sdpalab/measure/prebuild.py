@@ -11,8 +11,8 @@ from typing import Any
 from sdpalab.compile import Build, BuildError, Cache, build
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.cases import cases_for
-from sdpalab.judge.same_code import LARGE_PROBLEMS, cases_with_same_code
 from sdpalab.judge.rule.relations import RELATIONS
+from sdpalab.judge.same_code import LARGE_PROBLEMS, cases_with_same_code
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import Source
 from sdpalab.problem import MISSION, Problem

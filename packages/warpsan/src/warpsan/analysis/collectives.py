@@ -13,7 +13,7 @@ import numpy as np
 from warpsan.analysis.fusion import registers_written
 from warpsan.engine.selection import WARP, Array, Indices, Mask
 from warpsan.ptx.ir import Immediate, Instruction, Operand, Register
-from warpsan.ptx.opcodes import opcode_of
+from warpsan.ptx.opcodes import is_warp_barrier, opcode_of
 
 __all__ = [
     "LEAVES_OUT",
@@ -37,7 +37,7 @@ LEAVES_OUT = "leaves out a thread that executes this"
 
 def is_collective(instruction: Instruction) -> bool:
     """Whether an instruction needs lanes of a warp together; ``bar.warp.sync`` also has a member mask."""
-    return opcode_of(instruction).lanes != "each" or instruction.mods[:1] == ("warp",)
+    return opcode_of(instruction).lanes != "each" or is_warp_barrier(instruction)
 
 
 def meets_at_barrier(instruction: Instruction) -> bool:

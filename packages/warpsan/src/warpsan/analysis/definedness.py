@@ -15,7 +15,8 @@ from warpsan.analysis.fusion import registers_read, registers_written
 from warpsan.analysis.program import BasicBlock, Program, instructions_of
 from warpsan.ptx.ir import Entry, Instruction, Register, Vector
 from warpsan.ptx.linking import callee, is_indirect
-from warpsan.ptx.opcodes import opcode_of
+from warpsan.ptx.opcodes import opcode_of, spaces_of
+from warpsan.ptx.synchronising import role_of
 
 __all__ = [
     "Region",
@@ -88,8 +89,7 @@ def writes(entry: Entry, instruction: Instruction) -> tuple[str, ...]:
 
 def loads_shared(instruction: Instruction) -> bool:
     """Whether an instruction's results may be bytes of shared memory."""
-    spaces = {mod.split("::")[0] for mod in instruction.mods} & {"global", "local", "const", "param"}
-    return instruction.opcode == "ldmatrix" or (instruction.opcode == "ld" and not spaces)
+    return instruction.opcode in ("ld", "ldmatrix") and not spaces_of(instruction) - {"shared"}
 
 
 def follows_load(instruction: Instruction, *, looks: bool) -> bool:
@@ -98,13 +98,13 @@ def follows_load(instruction: Instruction, *, looks: bool) -> bool:
     """
     if loads_shared(instruction):
         return True
-    return looks and instruction.opcode in ("ld", "ldu") and "global" in instruction.mods
+    return looks and instruction.opcode in ("ld", "ldu") and "global" in spaces_of(instruction)
 
 
 def stores_shared(instruction: Instruction) -> bool:
     """Whether an instruction may store undefined registers to shared memory."""
-    elsewhere = {"global", "local", "param", "async"} & set(instruction.mods)
-    return instruction.opcode in ("st", "stmatrix") and not elsewhere
+    stores = instruction.opcode in ("st", "stmatrix") and role_of(instruction) == ""
+    return stores and not spaces_of(instruction) - {"shared"}
 
 
 def find_undefined(

@@ -21,9 +21,11 @@ from dataclasses import dataclass, field
 from warpsan.analysis.fusion import registers_in, registers_read, registers_written
 from warpsan.analysis.loops import Loop, short_loops, with_calls
 from warpsan.analysis.program import Program
+from warpsan.ptx.grammar import has_form
 from warpsan.ptx.ir import Address, Entry, Immediate, Instruction, Operand, Register, Symbol, Vector
 from warpsan.ptx.linking import callee
-from warpsan.ptx.opcodes import opcode_of, updates_memory
+from warpsan.ptx.opcodes import is_warp_barrier, opcode_of, spaces_of, updates_memory
+from warpsan.ptx.synchronising import MbarrierTest
 
 __all__ = ["LONGEST", "Polling", "polling_loops"]
 
@@ -213,9 +215,9 @@ def _carried(entry: Entry, loop: Loop, values: _Dependences) -> set[str]:
 def _reads_memory(instruction: Instruction, zeros: frozenset[str]) -> bool:
     """Whether an instruction reads memory that another thread may change, without a change of its own."""
     if instruction.opcode == "ld":
-        return not {"param", "const", "local"} & _spaces(instruction)
-    if instruction.opcode == "mbarrier":
-        return "test_wait" in instruction.mods
+        return not {"param", "const", "local"} & spaces_of(instruction)
+    if instruction.text.startswith("mbarrier.test_wait"):
+        return True
     if instruction.opcode != "atom":
         return False
     return not set(_READING).isdisjoint(instruction.mods) or _is_zero(instruction.operands[-1], zeros)
@@ -223,19 +225,13 @@ def _reads_memory(instruction: Instruction, zeros: frozenset[str]) -> bool:
 
 def _has_effects(instruction: Instruction, zeros: frozenset[str]) -> bool:
     """Whether an instruction may have an effect that others wait for, or waits itself."""
-    if instruction.opcode in ("bar", "barrier"):
-        return instruction.mods[:1] != ("warp",)
     if instruction.opcode == "st":
-        return not {"param", "local"} & _spaces(instruction)
-    if instruction.opcode in ("cp", "discard", "griddepcontrol", "stmatrix", "tensormap", "wgmma", "wmma"):
+        return not {"param", "local"} & spaces_of(instruction)
+    if is_warp_barrier(instruction) or has_form(instruction, MbarrierTest):
+        return False
+    if opcode_of(instruction).awaited:
         return True
-    if instruction.opcode == "mbarrier":
-        return not {"test_wait", "try_wait"} & set(instruction.mods)
     return updates_memory(instruction) and not _reads_memory(instruction, zeros)
-
-
-def _spaces(instruction: Instruction) -> set[str]:
-    return {mod.split("::")[0] for mod in instruction.mods}
 
 
 def _is_zero(operand: Operand, zeros: frozenset[str]) -> bool:
@@ -257,7 +253,7 @@ def _is_known(instruction: Instruction, loop: Loop) -> bool:
 
 def _parameters(instruction: Instruction) -> list[Address]:
     """Addresses of parameters that an instruction accesses."""
-    inside = opcode_of(instruction).memory and "param" in _spaces(instruction)
+    inside = opcode_of(instruction).memory and "param" in spaces_of(instruction)
     return [each for each in instruction.operands if isinstance(each, Address)] if inside else []
 
 
@@ -286,7 +282,7 @@ def _place(operand: Operand) -> list[str]:
 
 def _private(instruction: Instruction) -> list[str]:
     """Pseudo-register of the thread's local memory, if the instruction accesses it."""
-    local = opcode_of(instruction).memory and "local" in _spaces(instruction)
+    local = opcode_of(instruction).memory and "local" in spaces_of(instruction)
     return [*(f"{_PASSED}{_named(each)}" for each in _parameters(instruction)), *([_LOCAL] if local else [])]
 
 

@@ -46,7 +46,7 @@ class BasicBlock:
     members : (Instruction, Operand), optional
         Such an instruction and its member mask; None for whole warps.
     inner : bool
-        Whether it ends only because blocks are fine; the next block continues the same basic block.
+        Whether it ends only for the lockstep order; the next block continues the same basic block.
     """
 
     first: int
@@ -77,36 +77,31 @@ class Program:
     undefined: frozenset[str] = frozenset()
 
 
-def build_program(entry: Entry, *, fine: bool = False, lockstep: bool = False) -> Program:
+def build_program(entry: Entry, *, lockstep: bool = False) -> Program:
     """Build the blocks, products and rows of an entry.
 
-    ``fine`` blocks end after each memory access and each fence. With ``lockstep`` they also end after other memory
-    operations, waits for copies and warp-wide instructions: warps that run each block in turn are then in lockstep.
+    With ``lockstep``, blocks end after each memory operation, fence, wait for copies and warp-wide instruction: warps
+    that run each block in turn are then in lockstep.
     """
-    blocks, block_of_label = _blocks(entry, fine or lockstep, lockstep)
+    blocks, block_of_label = _blocks(entry, lockstep)
     start = next(index for index, block in enumerate(blocks) if block.first == entry.start)
     rows, files, undefined = _allocate(entry, blocks, start)
     return Program(blocks, block_of_label, rows, files, start, undefined)
 
 
-def _accesses(instruction: Instruction) -> bool:
-    """Whether an instruction accesses memory lane by lane, or is a fence."""
-    return bool(opcode_of(instruction).memory) or instruction.opcode in ("fence", "membar")
+_ORDERED = ("bar", "barrier", "cp", "discard", "fence", "ldmatrix", "mbarrier", "membar", "stmatrix", "wmma")
+"""Opcodes, besides accesses lane by lane, whose order among warps affects the reports of the checks."""
 
 
-_FURTHER = ("bar", "barrier", "cp", "discard", "ldmatrix", "mbarrier", "stmatrix", "wmma")
-"""Further opcodes whose order among warps affects the reports of the checks."""
-
-
-def _blocks(entry: Entry, fine: bool, lockstep: bool) -> tuple[list[BasicBlock], dict[str, int]]:
+def _blocks(entry: Entry, lockstep: bool) -> tuple[list[BasicBlock], dict[str, int]]:
     code = entry.instructions
     outer = {
         *(0, entry.start, len(code), *entry.labels.values()),
         *(each.pc + 1 for each in code if ends_block(each)),
         *(each.pc for each in code if meets_at_barrier(each)),
     }
-    fine_ends = (each for each in code if (fine and _accesses(each)) or (lockstep and each.opcode in _FURTHER))
-    starts = sorted(outer | {each.pc + 1 for each in fine_ends})
+    ends = (each for each in code if lockstep and (opcode_of(each).memory or each.opcode in _ORDERED))
+    starts = sorted(outer | {each.pc + 1 for each in ends})
     number = {pc: index for index, pc in enumerate(starts)}
     block_of_label = {name: number[pc] for name, pc in entry.labels.items()}
     returns: dict[str, list[int]] = {}

@@ -24,7 +24,9 @@ from warpsan.checks.scopes import Synchronisation
 from warpsan.engine.machine import Machine
 from warpsan.engine.observer import CompletionBarrier
 from warpsan.engine.selection import Array, Indices, Mask, Selection, indices, subset
+from warpsan.ptx.grammar import has_form
 from warpsan.ptx.ir import Instruction
+from warpsan.ptx.synchronising import MbarrierTest
 
 __all__ = ["Arrivals"]
 
@@ -75,7 +77,7 @@ class Arrivals:
 
     def _may_lack(self, instruction: Instruction) -> bool:
         """Whether a wait does not acquire from all threads of a cluster."""
-        if instruction.opcode != "mbarrier" or not {"test_wait", "try_wait"} & set(instruction.mods):
+        if not has_form(instruction, MbarrierTest):
             return False
         order = arrival_order(instruction)
         return not order.acquire or (self.machine.cluster_size > 1 and self._level(order) < SAME_CLUSTER)

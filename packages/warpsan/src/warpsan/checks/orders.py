@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from warpsan.analysis.derived import derived
 from warpsan.ptx.ir import Entry, Instruction
-from warpsan.ptx.opcodes import opcode_of, updates_memory
+from warpsan.ptx.opcodes import opcode_of, spaces_of, updates_memory
 
 __all__ = [
     "BARRIER",
@@ -130,7 +130,7 @@ def is_communication(instruction: Instruction) -> bool:
     """Whether it is a strong access that may be to global memory, by which blocks may synchronise."""
     if not (opcode_of(instruction).memory or updates_memory(instruction)) or not memory_order(instruction).strong:
         return False
-    spaces = {mod.split("::")[0] for mod in instruction.mods} & {"global", "shared", "local", "param", "const"}
+    spaces = spaces_of(instruction)
     return not spaces or "global" in spaces
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from warpsan.analysis.fusion import registers_written
 from warpsan.host.memory import GLOBAL_BASE, Extent
 from warpsan.ptx.ir import Address, Entry, Immediate, Instruction, Operand, Register, Symbol
+from warpsan.ptx.opcodes import spaces_of
 
 __all__ = ["Origins", "home_buffers", "pointer_origins"]
 
@@ -38,7 +39,7 @@ def pointer_origins(entry: Entry) -> Origins:
     origins: Origins = {}
     for each in entry.instructions:
         address = next((operand for operand in each.operands if isinstance(operand, Address)), None)
-        if each.opcode not in _ACCESSES or address is None or {"shared", "local", "param", "const"} & set(each.mods):
+        if each.opcode not in _ACCESSES or address is None or spaces_of(each) - {"global"}:
             continue
         places = _origins(entry, address.base, writers, unknown)
         if places is not None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from warpsan.engine.selection import Array, Indices
 from warpsan.ptx.ir import Entry
-from warpsan.ptx.opcodes import opcode_of
+from warpsan.ptx.opcodes import opcode_of, spaces_of
 from warpsan.ptx.types import TYPES
 
 __all__ = ["Planes", "Shadow", "granule_of"]
@@ -35,7 +35,7 @@ def _narrowest(entry: Entry, spaces: tuple[str, ...]) -> int:
     for instruction in entry.instructions:
         if not opcode_of(instruction).memory:
             continue
-        named = {mod.split("::")[0] for mod in instruction.mods} & {"global", "shared", "local", "const", "param"}
+        named = spaces_of(instruction)
         if named and not named & set(spaces):
             continue
         widths = [TYPES[mod].bytes for mod in instruction.mods if mod in TYPES]

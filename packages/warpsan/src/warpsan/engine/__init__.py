@@ -40,8 +40,7 @@ interpreter. With checks, the global memory accesses of the threads' blocks are 
 and the two proxies (:mod:`.clocks`).
 
 **Python** is called back (:mod:`.host`) for ``printf``, ``malloc`` and ``free``, for a tensor map that a kernel has
-changed, and by instructions whose accesses a recorder collects. With stale reads (:mod:`.stale`), it executes every
-access of lanes to global and shared memory. Launches with such calls run on one thread.
+changed, and by instructions whose accesses a recorder collects. Launches with such calls run on one thread.
 
 **Streams**: the places that a launch beside others accesses are kept (:mod:`~warpsan.engine.touched`). If the places of
 two launches overlap, both run once more, and their accesses to these places are kept (:mod:`.histories`).

@@ -9,7 +9,7 @@ record ends a launch when a lane reaches it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -23,7 +23,6 @@ from warpsan.engine.lanes import WORD64, Lanes
 from warpsan.engine.layout import OPERANDS, RECORD_WORDS, REFUSED
 from warpsan.engine.operation import Function, NativeOperation, lanewise
 from warpsan.engine.selection import Array
-from warpsan.engine.stale import StaleAccess, StaleFence, StaleSettling
 from warpsan.errors import UnsupportedInstruction
 from warpsan.ptx.ir import Address, Entry, Immediate, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
 from warpsan.ptx.modifiers import Mods, find_handler, registering, unknown_register
@@ -130,10 +129,6 @@ class Assembler:
     """Stack bytes of a warp, for recursive functions."""
     recorded: frozenset[int] = frozenset()
     """Instructions whose accesses Python receives, by their pc."""
-    late: Mapping[int, int] | None = None
-    """With stale reads, the loads that may read later than their place in the program
-    (:func:`warpsan.weak.late_loads.late_windows`)."""
-    stale_calls: list[StaleAccess | StaleFence | StaleSettling] = field(default_factory=list)
     _used: int = 0
     _instruction: Instruction | None = None
     """The instruction whose records are appended."""

@@ -60,7 +60,6 @@ from warpsan.engine.layout import (
     WARPS,
 )
 from warpsan.engine.parts import add_part
-from warpsan.engine.stale_events import barrier_arrival, barrier_complete, barrier_leave
 from warpsan.engine.suspects import first_lane, suspect_arrival
 from warpsan.engine.trace import trace_arrival
 from warpsan.engine.watch.releases import take_rows
@@ -121,7 +120,6 @@ def arrive_at_one(context: int, state: int, registers: int, block: int, at: int,
         clock = load64(load64(context + 8 * CLOCKS) + 8 * load64(context + 8 * CURRENT))
         store64(barrier + 8 * (ARRIVED_AT + warp), clock)
         release_to(context, load64(context + 8 * CURRENT), barrier_vector(context, cta, name))
-    barrier_arrival(context, load64(context + 8 * CURRENT), cta, name)
     status = suspect_arrival(context, at) if wrong else 0
     if status != 0:
         return status
@@ -235,7 +233,6 @@ def release(context: int, cta: int, barrier: int, name: int) -> int:
             if load64(part + 8 * PART_STATUS) == AT_BARRIER and load64(part + 8 * PART_INFO) == name:
                 store64(part + 8 * PART_STATUS, READY)
                 waited |= 1 << k
-                barrier_leave(context, warps * cta + k, cta, name)
                 if load64(context + 8 * CHECKED) != 0:
                     acquire(context, warps * cta + k, vector)
     if load64(context + 8 * CHECKED) != 0:
@@ -243,7 +240,6 @@ def release(context: int, cta: int, barrier: int, name: int) -> int:
             if waited >> k & 1:
                 take_rows(context, warps * cta + k, vector, load64(context + 8 * TIME))
         forget(context, vector)
-    barrier_complete(context, cta, name)
     store64(barrier + 8 * ARRIVED, 0)
     return 0
 

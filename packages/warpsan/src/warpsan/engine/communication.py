@@ -24,9 +24,8 @@ __all__ = [
     "relaxed_waits",
 ]
 
-_TOGETHER, _SCATTERED = 4, 24
-"""Clusters that run together, in a random order, in a kernel whose blocks poll the writes of others, and with stale
-reads."""
+_TOGETHER = 4
+"""Clusters that run together, in a random order, in a kernel whose blocks poll the writes of others."""
 
 
 def reaches_all_blocks(instruction: Instruction) -> bool:
@@ -77,17 +76,15 @@ def relaxed_waits(entry: Entry) -> bool:
 
 
 def ctas_together(setup: Setup) -> int:
-    """CTAs that run together: those of a cluster, of a cooperative launch, of a chunk if blocks are ``resident``, of
-    some clusters with stale reads, or of a few clusters in a random order if blocks poll. Otherwise a lock is always
-    free, and no block waits for another."""
+    """CTAs that run together: those of a cluster, of a cooperative launch, of a chunk if blocks are ``resident``, or
+    of a few clusters in a random order if blocks poll. Otherwise a lock is always free, and no block waits for
+    another."""
     geometry = setup.geometry
     if setup.workspace:
         return geometry.ctas
     if setup.resident:
         return max(map(len, setup.chunks))
     clusters = geometry.ctas // geometry.cluster_size
-    if setup.reads == "stale":
-        return geometry.cluster_size * min(_SCATTERED, clusters)
     many = min(_TOGETHER, clusters)
     return geometry.cluster_size * (many if setup.schedule == "random" and many > 1 and _blocks_poll(setup) else 1)
 

@@ -22,7 +22,6 @@ from warpsan.engine.operation import NativeOperation
 from warpsan.engine.ring import RingAssembler
 from warpsan.engine.selection import Array
 from warpsan.engine.shadows import add_shadows
-from warpsan.engine.stale import StaleAccess, StaleFence, StaleSettling
 from warpsan.engine.undefined import follow_stores, follow_undefined, meetings, ways_meet
 from warpsan.errors import UnsupportedInstruction
 from warpsan.numerics.ring import Ring
@@ -30,9 +29,7 @@ from warpsan.ptx.ir import Entry, Instruction, Operand
 from warpsan.ptx.modifiers import Mods
 from warpsan.semantics.events import trace_instruction
 from warpsan.semantics.matrix import product_records
-from warpsan.semantics.stale import settle_loads
 from warpsan.semantics.warpgroup import look_at_sets, sets_used
-from warpsan.weak.late_loads import late_windows
 
 __all__ = ["Decoded", "decode"]
 
@@ -71,8 +68,6 @@ class Decoded:
         In a ring, the instruction of each record that ends the run because it is not algebraic.
     host_calls : tuple of HostCall
         Calls of Python, by their number in records.
-    stale_calls : tuple
-        With stale reads, the accesses, fences and settlings, by their number in records.
     origins : dict
         The origins of access addresses, for the ``provenance`` check.
     stack_bytes : int
@@ -93,7 +88,6 @@ class Decoded:
     uses: dict[int, tuple[tuple[str, str], ...]]
     sites: dict[int, Instruction]
     host_calls: tuple[HostCall | WatchedAccess, ...]
-    stale_calls: tuple[StaleAccess | StaleFence | StaleSettling, ...]
     origins: Origins
     stack_bytes: int
 
@@ -116,14 +110,12 @@ def decode(
     variables: Collection[str] = (),
     recorded: frozenset[int] = frozenset(),
     letter: bool = False,
-    stale: bool = False,
 ) -> Decoded:
     """Decode an entry. ``checked`` and ``counted`` add the records of the checks and the counters, ``tracking`` those
     that follow undefined bytes of memory, ``looks`` those that detect reads of unwritten global memory, ``provenance``
     those of that check, and ``traced`` those that record events (:mod:`.trace`). With ``volatile_is_data``, volatile
     accesses are weak. ``recorded`` has the instructions, by their pc, whose accesses recorders collect. With
-    ``letter``, mbarrier instructions without a scope have the scope ``.cta``. With ``stale``, Python decides the values
-    of reads.
+    ``letter``, mbarrier instructions without a scope have the scope ``.cta``.
 
     ``target`` is the module's ``.target``, ``version`` its PTX version, ``variables`` the names with an address, and
     ``numerics`` as in :func:`warpsan.launch`. With a ring, floating-point instructions are the ring's.
@@ -138,8 +130,6 @@ def decode(
         asm = RingAssembler(entry, program, checked, counted, traced, target, numerics, ring=ring)
     asm.volatile_is_data, asm.version, asm.recorded, asm.letter = volatile_is_data, version, recorded, letter
     asm.variables, asm.looks = variables, looks
-    if stale:
-        asm.late = late_windows(entry)
     if provenance:
         asm.origins = pointer_origins(entry)
     predicates = asm.top if not program.files else _predicate_bytes(program)
@@ -172,7 +162,6 @@ def decode(
         asm.uses,
         asm.sites if isinstance(asm, RingAssembler) else {},
         tuple(asm.host_calls),
-        tuple(asm.stale_calls),
         asm.origins,
         asm.stack_bytes,
     )
@@ -234,8 +223,6 @@ def _block(
     for place, item in enumerate(basic.items):
         begin = len(asm.records)
         try:
-            if asm.late:
-                settle_loads(asm, instructions_of(item))
             for instruction in instructions_of(item):
                 if instruction.guard is not None and _uses(instruction, products):
                     asm.begin(instruction)
@@ -264,8 +251,6 @@ def _block(
     if basic.end is not None:
         begin, before, guard = len(asm.records), list(words), 0
         try:
-            if asm.late:
-                settle_loads(asm, [basic.end])
             follow_undefined(asm, basic.end, undefined)
             asm.begin(basic.end)
             asm.guard = 0  # operands of an end are prepared for all lanes

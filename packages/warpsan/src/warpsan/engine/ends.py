@@ -11,11 +11,12 @@ from warpsan.engine.assembler import Assembler
 from warpsan.engine.ring import RingAssembler
 from warpsan.engine.ring.products import warpgroup_numbers
 from warpsan.errors import UnsupportedInstruction
-from warpsan.ptx.ir import Immediate, Instruction, Symbol
+from warpsan.ptx.grammar import form_of
+from warpsan.ptx.ir import Instruction, Symbol
 from warpsan.ptx.linking import branch_targets
-from warpsan.ptx.modifiers import Mods, find_handler, require, take_space
-from warpsan.ptx.types import TYPES
-from warpsan.semantics.bulk import refuse_waiting, shared_address, take_order
+from warpsan.ptx.modifiers import Mods, find_handler, require
+from warpsan.ptx.synchronising import ClusterAction, MbarrierTest, ProductWait, RegisterCount
+from warpsan.semantics.bulk import order_number, shared_address
 from warpsan.semantics.call import call_words, return_words
 from warpsan.semantics.warpgroup import product_list
 
@@ -104,36 +105,24 @@ def _barrier(asm: Assembler, program: Program, instruction: Instruction, words: 
 
 def _cluster(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
     """All threads of the cluster that have not exited take part; a thread waits for the phase in which it arrived."""
-    mods = Mods(instruction)
-    mods.choice(("cluster",))
-    action = mods.choice(("arrive", "wait"))
-    order = mods.choice(("release", "relaxed") if action == "arrive" else ("acquire",), default="")
-    mods.flag("aligned")
-    mods.done()
-    words[layout.END] = layout.END_CLUSTER_ARRIVE if action == "arrive" else layout.END_CLUSTER_WAIT
-    words[layout.END_A], words[layout.END_PC] = int(order == "relaxed"), instruction.pc
+    form = form_of(instruction, ClusterAction)
+    words[layout.END] = layout.END_CLUSTER_ARRIVE if form.action == "arrive" else layout.END_CLUSTER_WAIT
+    words[layout.END_A], words[layout.END_PC] = int(form.order == "relaxed"), instruction.pc
 
 
 def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
     """Blocks until the phase of a parity or a state token is complete, whatever its time limit."""
-    mods = Mods(instruction)
-    mods.choice(("try_wait",))
-    parity = mods.flag("parity")
-    order = take_order(asm, instruction, mods, ("acquire",))
-    space = take_space(mods)
-    mods.choice(("b64",))
-    mods.done()
-    refuse_waiting(mods, space)
+    form = form_of(instruction, MbarrierTest)
     target, address, state, *limit = instruction.operands
     if limit:
         asm.source(limit[0], "u32")
     row, finish = asm.target(target, "pred")
     finish()
     words[layout.END], words[layout.END_D] = layout.END_TRY_WAIT, row
-    words[layout.END_E], words[layout.END_PC] = order, instruction.pc
-    words[layout.END_A], words[layout.END_B] = shared_address(asm, address, space)
-    words[layout.END_C] = asm.source(state, "u32" if parity else "b64")
-    words[layout.END_TOKEN] = int(not parity)
+    words[layout.END_E], words[layout.END_PC] = order_number(asm, instruction), instruction.pc
+    words[layout.END_A], words[layout.END_B] = shared_address(asm, address, form.space)
+    words[layout.END_C] = asm.source(state, "u32" if form.parity else "b64")
+    words[layout.END_TOKEN] = int(not form.parity)
 
 
 def _mma_async(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
@@ -145,30 +134,14 @@ def _mma_async(asm: Assembler, program: Program, instruction: Instruction, words
 
 
 def _wait_products(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    mods = Mods(instruction)
-    mods.only("wait_group", "sync", "aligned")
-    number = instruction.operands[0] if instruction.operands else None
-    if not (isinstance(number, Immediate) and isinstance(number.value, int) and 0 <= number.value <= 7):
-        raise mods.unsupported("expected a number of groups from 0 to 7")
-    words[layout.END], words[layout.END_A] = layout.END_WGMMA_WAIT, number.value
+    words[layout.END], words[layout.END_A] = layout.END_WGMMA_WAIT, form_of(instruction, ProductWait).keep
 
 
 def _setmaxnreg(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
     """Values stay. A warp that requests more registers than its block has left waits until others release some."""
-    mods = Mods(instruction)
-    grows = mods.choice(("inc", "dec")) == "inc"
-    for name in ("sync", "aligned"):
-        mods.choice((name,))
-    if mods.type() is not TYPES["u32"]:
-        raise mods.unsupported("expected .u32")
-    mods.done()
-    number = instruction.operands[0]
-    if not (isinstance(number, Immediate) and isinstance(number.value, int)):
-        raise mods.unsupported("expected a constant number of registers")
-    wanted = number.value
-    if not 24 <= wanted <= 256 or wanted % 8:
-        raise mods.unsupported(f"the number of registers is a multiple of 8 from 24 to 256, not {wanted}")
-    words[layout.END], words[layout.END_A], words[layout.END_B] = layout.END_REGISTERS, wanted, int(grows)
+    form = form_of(instruction, RegisterCount)
+    words[layout.END], words[layout.END_A] = layout.END_REGISTERS, form.wanted
+    words[layout.END_B] = int(form.action == "inc")
     words[layout.END_C], words[layout.END_PC] = int(asm.checked and "maxnreg" in asm.entry.directives), instruction.pc
 
 

@@ -160,7 +160,7 @@ def _run(
     decoded, clusters = code.decoded, code.clusters
     first = code.state()
     calls = any(not (isinstance(each, HostCall) and each.ends) for each in decoded.host_calls)
-    alone = bool(communicates(setup.entry) or calls or decoded.stale_calls or setup.watchers)
+    alone = bool(communicates(setup.entry) or calls or setup.watchers)
     alone = alone or changes_maps(setup.entry)  # such uses are not compared
     threads = 1 if alone else min(_threads(setup, workers), clusters)
     states = [first, *(code.state() for _ in range(threads - 1))]
@@ -247,7 +247,7 @@ def _key(setup: Setup, *, traced: bool = False) -> _Key:
     """The inputs of a decoded program."""
     flags = (
         *(bool(setup.checks), setup.counters, setup.tracking, setup.looks, traced),
-        *("provenance" in setup.checks, setup.volatile == "data", "strict" in setup.checks, setup.reads == "stale"),
+        *("provenance" in setup.checks, setup.volatile == "data", "strict" in setup.checks),
     )
     return id(setup.program), flags, recorded_pcs(setup), setup.module.target, setup.numerics
 
@@ -282,7 +282,6 @@ def _decode(setup: Setup, *, traced: bool) -> Decoded:
                 variables=setup.symbols.addresses.keys(),
                 recorded=recorded_pcs(setup),
                 letter="strict" in setup.checks,
-                stale=setup.reads == "stale",
             )
         except NotNative as why:
             result = str(why)

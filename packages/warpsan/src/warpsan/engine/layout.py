@@ -275,8 +275,6 @@ CONTEXT_WORDS = 208
     ARRIVALS_PENDING,  # ... and whether warps have arrived at barriers in this turn, or exited: all at once
     ORIGINS,  # per four bytes of shared memory: the pc, plus one, of the load that undefined bits came from
     TRACED_WRITE,  # start of the last event of a write or an atomic operation
-    STALE_ACCESS,  # with stale reads, the Python function for accesses and fences; 0: none
-    STALE_EVENT,  # ... and the one for barriers
     RECORDED,  # per instruction, whether recorders collect its accesses: a byte; 0: none
     RECORD_SHARED,  # Python functions for such accesses, of shared memory
     RECORD_LINE,  # and of global memory by copies
@@ -290,7 +288,7 @@ CONTEXT_WORDS = 208
     TRACED_PHASE,  # start of the last event of an empty phase; -1: none of this cluster
     TIMED,  # addresses and bytes of all arrays with times of only the running cluster's actors
     TIMED_COUNT,
-) = range(195)
+) = range(193)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -303,9 +301,6 @@ SCRATCH_FAULTS, SCRATCH_WIDTHS = (1 << 17) + 256, (1 << 17) + 512
 """In the scratch: offsets and widths of illegal accesses; or the lane that ends the launch, and its index or depth."""
 SCRATCH_PLACES = 1 << 14
 """In the scratch: 32 offsets that an operation passes to a function."""
-STALE_PLACES, STALE_WORDS, STALE_BYTES, STALE_DIFFER = (1 << 14) + 1024, (1 << 14) + 2048, 16, (1 << 14) + 1536
-"""In the scratch, for accesses with stale reads: 32 addresses; the bytes that each lane reads or writes, 16 a lane;
-and the lanes whose place now holds another lane's value, as bits."""
 
 SCRATCH_CHUNKS, SCRATCH_A, SCRATCH_RECORD, SCRATCH_B = 20480, 24576, 28672, 32768
 """In the scratch, for wgmma: places of chunks, factors as float32, and a record."""
@@ -317,9 +312,6 @@ SCRATCH_COUNTS = 65536
 SCRATCH_REGIONS = {
     "an operation": (0, SCRATCH_PLACES),
     "places": (SCRATCH_PLACES, 8 * WARP),
-    "stale places": (STALE_PLACES, 8 * WARP),
-    "stale lanes": (STALE_DIFFER, 8),
-    "stale bytes": (STALE_WORDS, STALE_BYTES * WARP),
     "chunks": (SCRATCH_CHUNKS, 8 * 16 * (256 // 8)),  # of 256 columns
     "A": (SCRATCH_A, 4 * 16 * 32),  # of a warp
     "record": (SCRATCH_RECORD, 4 * RECORD_WORDS),

@@ -77,7 +77,6 @@ from warpsan.engine.layout import (
     WARPS,
 )
 from warpsan.engine.recorded import is_recorded, record_shared
-from warpsan.engine.stale_events import mbarrier_arrival, mbarrier_complete, mbarrier_leave
 from warpsan.engine.suspects import broken_rule, current_instruction
 from warpsan.engine.traffic import count_shared
 from warpsan.engine.watch import mark_written, write_shared
@@ -317,7 +316,6 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
             status = broken_rule(context, MBARRIER_RULE)
         if status != 0:
             return status
-        mbarrier_arrival(context, load64(context + 8 * CURRENT), entry, load32(record + 4 * (OPERANDS + 5)))
         if load64(context + 8 * CHECKED) != 0:
             arrive_in_order(context, entry, mask, load32(record + 4 * (OPERANDS + 5)))
         if drops:
@@ -423,7 +421,6 @@ def settle(context: int, entry: int) -> int:
     phase = load64(entry + 8 * MB_PHASE) + 1
     store64(entry + 8 * MB_PHASE, phase)
     store64(entry + 8 * MB_PENDING, load64(entry + 8 * MB_EXPECTED))
-    mbarrier_complete(context, entry)
     checked = load64(context + 8 * CHECKED)
     if checked:
         for far in range(2 if load64(context + 8 * RANKS) > 1 else 1):
@@ -441,7 +438,6 @@ def settle(context: int, entry: int) -> int:
                 block = load64(part + 8 * PART_FROM)
                 row = registers + load32(block + 4 * END_D)
                 store32(row, load32(row) | load64(part + 8 * PART_MASK))
-                mbarrier_leave(context, number, entry, load32(block + 4 * END_E))
                 if checked:
                     pass_on(context, number, entry, load64(part + 8 * PART_MASK), load32(block + 4 * END_E))
     return 1

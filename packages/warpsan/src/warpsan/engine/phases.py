@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from warpsan.engine.layout import CHECKED, CURRENT, MB_PHASE, MBARRIER_RULE, OPERANDS
 from warpsan.engine.mbarriers import cta_of, mbarrier_at, mbarrier_instruction, offset_of, pass_on, use_mbarrier
-from warpsan.engine.stale_events import mbarrier_leave
 from warpsan.engine.suspects import broken_rule
 from warpsan.engine.words import load32, load64, store32
 
@@ -48,7 +47,6 @@ def test_phase(registers: int, record: int, mask: int, context: int) -> int:
             continue
         store32(result, load32(result) | 1 << lane)
         passed |= 1 << lane
-        mbarrier_leave(context, load64(context + 8 * CURRENT), entry, load32(record + 4 * (OPERANDS + 4)))
         if load64(context + 8 * CHECKED) != 0:
             pass_on(context, load64(context + 8 * CURRENT), entry, passed, load32(record + 4 * (OPERANDS + 4)))
     return 0

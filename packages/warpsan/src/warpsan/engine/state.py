@@ -23,7 +23,6 @@ from warpsan.engine.host import Host
 from warpsan.engine.layout import WARP
 from warpsan.engine.maps import tensor_maps
 from warpsan.engine.selection import Array
-from warpsan.engine.stale import StaleReads
 from warpsan.engine.values import special_rows
 from warpsan.host.limits import REGISTER_FILE, registers_at_launch
 from warpsan.host.memory import POISON, Space
@@ -176,9 +175,6 @@ class State:
             layout.STACK: self._room(decoded.stack_bytes * warps * ctas),
             layout.STACK_BYTES: decoded.stack_bytes,
         }
-        if setup.reads == "stale":
-            self.stale = StaleReads(setup, self.space, context, decoded.stale_calls, self.host.fail)
-            words |= {layout.STALE_ACCESS: self.stale.access, layout.STALE_EVENT: self.stale.event}
         if setup.watchers:
             recorders = self.host.recorders
             words |= {layout.RECORDED: self._keep(recorders.marks)}

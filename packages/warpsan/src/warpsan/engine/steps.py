@@ -8,35 +8,29 @@ and the checks observe them. Each rule therefore exists once.
 
 from __future__ import annotations
 
+from warpsan.analysis.derived import derived
+from warpsan.ptx.grammar import has_form
 from warpsan.ptx.ir import Address, Entry, Instruction, Negated, Operand, Register, TensorAddress
+from warpsan.ptx.synchronising import CopyArrival, role_of
 
 __all__ = ["is_step", "issues", "step_registers"]
 
 
 def is_step(entry: Entry, instruction: Instruction) -> bool:
     """Whether it orders threads, other than by a barrier of the block, or issues asynchronous operations."""
-    opcode, mods = instruction.opcode, instruction.mods
-    if opcode == "cp":
-        if "bulk" in mods:
-            return "prefetch" not in mods
-        return any(each.opcode == "cp" and "mbarrier" in each.mods for each in entry.instructions)
-    if opcode in ("st", "red"):
-        return "async" in mods
-    if opcode == "barrier":
-        return "cluster" in mods
-    if opcode == "mbarrier":
-        return mods[:1] != ("pending_count",)
-    if opcode == "griddepcontrol":
-        return "wait" in mods
-    return opcode in ("fence", "membar", "setmaxnreg", "wgmma")
+    role = role_of(instruction)
+    return role in ("orders", "issues") or (role == "copies" and _copies_arrive(entry))
+
+
+@derived
+def _copies_arrive(entry: Entry) -> bool:
+    """Whether an mbarrier may wait for copies of ``cp.async``."""
+    return any(has_form(each, CopyArrival) for each in entry.instructions)
 
 
 def issues(instruction: Instruction) -> bool:
     """Whether its operations land by themselves, when nothing else can run."""
-    opcode, mods = instruction.opcode, set(instruction.mods)
-    if opcode in ("st", "red"):
-        return "async" in mods
-    return opcode == "cp" and ("mbarrier" in mods or ("bulk" in mods and not mods & {"commit_group", "wait_group"}))
+    return role_of(instruction) == "issues"
 
 
 def step_registers(entry: Entry, instruction: Instruction) -> tuple[str, ...]:

@@ -66,7 +66,6 @@ from warpsan.engine.layout import (
 )
 from warpsan.engine.mbarriers import cta_of, mbarrier_at, mbarrier_instruction, offset_of, pass_on, use_mbarrier
 from warpsan.engine.parts import add_part
-from warpsan.engine.stale_events import cluster_arrival, cluster_complete, cluster_leave, mbarrier_leave
 from warpsan.engine.suspects import broken_rule, current_instruction, first_lane, note_fault
 from warpsan.engine.watch.releases import take_rows
 from warpsan.engine.words import load32, load64, popcount, store32, store64
@@ -121,7 +120,6 @@ def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
         store32(result, load32(result) | mask)
         if apart:
             store64(passed, load64(passed) | mask)
-        mbarrier_leave(context, load64(context + 8 * CURRENT), entry, load32(block + 4 * END_E))
         if load64(context + 8 * CHECKED) != 0:
             pass_on(context, load64(context + 8 * CURRENT), entry, mask, load32(block + 4 * END_E))
         return 0
@@ -179,7 +177,6 @@ def arrive_in_cluster(context: int, state: int, block: int, mask: int) -> int:
     if status != 0:
         return status
     cluster, relaxed = load64(state + 8 * WARP_CTA) // load64(context + 8 * RANKS), load32(block + 4 * END_A)
-    cluster_arrival(context, load64(context + 8 * CURRENT), cluster, relaxed)
     if load64(context + 8 * CHECKED) != 0:
         vector = vectors_of_cluster(context, cluster)
         if relaxed:
@@ -221,7 +218,6 @@ def wait_in_cluster(context: int, state: int, block: int, at: int, taken: int) -
 def leave_cluster_barrier(context: int, warp: int) -> None:
     """A warp acquires the vectors of all complete phases."""
     cluster = warp // load64(context + 8 * WARP_COUNT) // load64(context + 8 * RANKS)
-    cluster_leave(context, warp, cluster)
     if load64(context + 8 * CHECKED) != 0:
         acquire(context, warp, vectors_of_cluster(context, cluster) + 8 * load64(context + 8 * ACTORS))
         take_rows(context, warp, vector_of(context, warp), 0)
@@ -245,7 +241,6 @@ def cluster_phase(context: int, state: int) -> None:
     phase = load64(load64(context + 8 * CLUSTER_PHASE) + 8 * cluster) + 1
     store64(load64(context + 8 * CLUSTER_PHASE) + 8 * cluster, phase)
     store64(load64(context + 8 * CLUSTER_ARRIVED) + 8 * cluster, 0)
-    cluster_complete(context, cluster)
     if load64(context + 8 * CHECKED) != 0:
         publish(context, vectors_of_cluster(context, cluster))
     for number in range(warps * cluster, warps * (cluster + 1)):

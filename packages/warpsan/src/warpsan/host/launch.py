@@ -124,7 +124,6 @@ def launch(
     workers: int | None = None,
     names: Sequence[str] = (),
     volatile: str = "sync",
-    reads: str = "latest",
     watchers: Sequence[AccessRecorder] = (),
     unwritten: Sequence[Unwritten] = (),
     self_profile: bool = False,
@@ -170,7 +169,7 @@ def launch(
         (:mod:`warpsan.numerics.choices`). With ``ring``, the bits of all f16, bf16, f32 and 8-bit elements encode
         integers mod p (p - 1) (:mod:`warpsan.numerics.ring`); checks are off, and the report has no hazards.
     seed : int
-        Seed of the random schedule and of stale reads.
+        Seed of the random schedule.
     max_steps : int, optional
         Maximum vector steps of one warp. Default: 20 million.
     workers : int, optional
@@ -182,9 +181,6 @@ def launch(
     volatile : {"sync", "data"}
         Meaning of volatile accesses for the ``race`` check: relaxed operations with the widest scope, as in PTX, or
         plain data, as in CUDA C++ (:mod:`warpsan.checks.orders`).
-    reads : {"latest", "stale"}
-        Values of reads: the latest write, or any value that the PTX memory model allows, drawn by the seed
-        (:mod:`warpsan.weak`). Threads then also switch at every access, under all schedules except lockstep.
     watchers : sequence of AccessRecorder
         Recorders of the accesses at given instructions. A launch with recorders uses one thread.
     unwritten : sequence of Unwritten
@@ -226,7 +222,6 @@ def launch(
         workers=workers,
         names=names,
         volatile=volatile,
-        reads=reads,
         watchers=watchers,
         unwritten=unwritten,
         self_profile=self_profile,
@@ -278,7 +273,7 @@ def execute(
     checks, cooperative, stopwatch = options.watched, options.cooperative, Stopwatch(options.self_profile)
     with stopwatch.phase("parse"):
         module = parse(text)
-        code, program = _linked(text, entry, options.reads)
+        code, program = _linked(text, entry)
     geometry = shape_of(code, module.target, grid, block, options.cluster, options.dynamic_smem)
     taken = takes_parameter_addresses(code)
     if taken:  # before all allocations: 32 bits must hold such an address
@@ -366,11 +361,11 @@ def _uses_heap(entry: Entry) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _linked(text: str, entry: str, reads: str) -> tuple[Entry, Program]:
+def _linked(text: str, entry: str) -> tuple[Entry, Program]:
     """An entry with the functions it calls, and its basic blocks; cached by text."""
     with without_collector():
         code = link(parse(text), entry)
-        return code, build_program(code, fine=reads == "stale")
+        return code, build_program(code)
 
 
 def _clusters_at_once(geometry: Geometry, lanes: int) -> int:

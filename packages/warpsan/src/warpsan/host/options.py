@@ -1,4 +1,4 @@
-"""Options of a launch: checks, schedule, copies, reads, volatile accesses."""
+"""Options of a launch: checks, schedule, copies, volatile accesses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from warpsan.host.unwritten import Unwritten
     from warpsan.profile.recording import AccessRecorder
 
-__all__ = ["CHECKS", "READS", "SCHEDULES", "Options", "thorough_checks"]
+__all__ = ["CHECKS", "SCHEDULES", "Options", "thorough_checks"]
 
 CHECKS = ("race", "memory", "async")
 """Checks that are enabled by default."""
@@ -27,9 +27,6 @@ and an mbarrier instruction without a scope has CTA scope. ``values``: a write o
 
 SCHEDULES = ("lockstep", "forward", "reverse", "random")
 """Execution orders of warps (:func:`~warpsan.launch`)."""
-
-READS = ("latest", "stale")
-"""Values of reads (:func:`~warpsan.launch`)."""
 _NEEDS = (("strict", "lanes"), ("lanes", "race"), ("values", "race"), ("provenance", "memory"))
 """Pairs of a check and the check that contains it."""
 
@@ -74,7 +71,6 @@ class Options:
     workers: int | None = None
     names: Sequence[str] = ()
     volatile: str = "sync"
-    reads: str = "latest"
     watchers: Sequence[AccessRecorder] = ()
     unwritten: Sequence[Unwritten] = ()
     self_profile: bool = False
@@ -89,8 +85,6 @@ class Options:
             raise LaunchError(f"async_mode is 'late' or 'early', not {self.async_mode!r}")
         if self.volatile not in VOLATILE_MODES:
             raise LaunchError(f"volatile is one of {', '.join(VOLATILE_MODES)}, not {self.volatile!r}")
-        if self.reads not in READS:
-            raise LaunchError(f"reads is one of {', '.join(READS)}, not {self.reads!r}")
         if self.seed < 0:
             raise LaunchError(f"seed is an integer from 0 on, not {self.seed!r}")
         if self.workers is not None and self.workers < 1:

@@ -19,6 +19,7 @@ import numpy as np
 from warpsan.engine.selection import Array, Indices, Mask
 from warpsan.errors import LaunchError
 from warpsan.host.memory import GLOBAL_BASE
+from warpsan.ptx.forms import DESCRIPTOR_BYTES
 
 __all__ = [
     "ALIGNMENT",
@@ -34,7 +35,6 @@ __all__ = [
     "swizzled",
 ]
 
-DESCRIPTOR_BYTES = 128
 ALIGNMENT, CHUNK = 64, 16
 """Alignment of a tensor map in memory, and bytes per chunk of a copy."""
 BYTE_STRIDES = 8.5

@@ -17,7 +17,7 @@ from warpsan.engine.machine import frames_of, source_of
 from warpsan.engine.selection import WARP, Indices
 from warpsan.profile.tally import SECTOR, Tally
 from warpsan.ptx.ir import Entry, Instruction, PtxModule
-from warpsan.ptx.opcodes import opcode_of
+from warpsan.ptx.opcodes import opcode_of, spaces_of
 
 __all__ = ["BANKS", "Counters", "InstructionCount", "counted", "pipe_of", "wavefronts"]
 
@@ -31,8 +31,7 @@ def pipe_of(instruction: Instruction) -> str:
     """Execution unit of an instruction: tensor, special, float, half, integer, global, shared, ..."""
     pipe = opcode_of(instruction).pipe
     if pipe == "space":
-        spaces = {mod.split("::")[0] for mod in instruction.mods}
-        return next((space for space in ("global", "shared", "local", "param", "const") if space in spaces), "generic")
+        return next(iter(spaces_of(instruction)), "generic")
     return pipe or next((_FLOAT_TYPES[mod] for mod in instruction.mods if mod in _FLOAT_TYPES), "integer")
 
 

@@ -8,6 +8,7 @@ __all__ = [
     "A_ORDER",
     "B_ORDER",
     "CLOCKS",
+    "DESCRIPTOR_BYTES",
     "FP8_PAIRS",
     "LINE",
     "OPERATIONS",
@@ -77,6 +78,9 @@ SHARED_REDUCTIONS = {
 """Types of each asynchronous reduction operation in shared memory (PTX ISA, "red.async")."""
 OPERATIONS = ("add", "min", "max", "and", "or", "xor")
 """Operations of cp.reduce into global memory."""
+
+DESCRIPTOR_BYTES = 128
+"""Size of a tensor map, and of the operand of its fence."""
 
 # ---- cache control ---------------------------------------------------------------------------------------------------
 

@@ -128,6 +128,8 @@ class Instruction:
     loc: Location | None
     registers: tuple[tuple[str, ...], ...] = field(default=(), init=False, repr=False, compare=False)
     """Written and read registers, cached by :mod:`warpsan.analysis.fusion` for passes over a program."""
+    form: Any = field(default=None, init=False, repr=False, compare=False)
+    """The record of its modifiers, cached by :mod:`warpsan.ptx.grammar`."""
 
     @property
     def text(self) -> str:

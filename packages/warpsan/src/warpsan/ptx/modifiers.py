@@ -1,8 +1,4 @@
-"""Modifiers of an instruction, consumed one by one; an unconsumed modifier is an error, so none is ignored silently.
-
-Cache operators, eviction priorities, prefetch sizes and memory scopes change no value in a sequential simulation (PTX
-ISA, "State Spaces", "Cache Operators", "Cache Eviction Priority"); all are accepted.
-"""
+"""Modifiers of an instruction, consumed one by one; an unconsumed modifier is an error, so none is ignored silently."""
 
 from __future__ import annotations
 
@@ -13,16 +9,9 @@ from warpsan.errors import UnsupportedInstruction
 from warpsan.ptx.ir import Instruction, Operand
 from warpsan.ptx.types import TYPES, PtxType
 
-__all__ = ["Mods", "find_handler", "registering", "require", "take_memory_mods", "take_space", "unknown_register"]
+__all__ = ["Mods", "find_handler", "registering", "require", "take_space", "unknown_register"]
 
 _Entry = TypeVar("_Entry")
-
-_HINTS = (
-    *("weak", "volatile", "relaxed", "acquire", "release", "cta", "cluster", "gpu", "sys"),
-    *("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"),
-    *("L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate"),
-    *("L2::64B", "L2::128B", "L2::256B", "L2::evict_last", "L2::evict_normal", "L2::evict_first"),
-)
 
 _NO_TIME, _NO_PLACE = "a simulated run has no time", "the simulator has no SMs that blocks are placed on"
 _WITHOUT_VALUE = {
@@ -119,12 +108,6 @@ def require(mods: Mods, type_: PtxType, names: tuple[str, ...]) -> None:
     """
     if type_.name not in names:
         raise mods.unsupported(f"expected one of {', '.join('.' + name for name in names)}, not .{type_.name}")
-
-
-def take_memory_mods(mods: Mods) -> None:
-    """Consume modifiers without an effect on values."""
-    for hint in _HINTS:
-        mods.flag(hint)
 
 
 def take_space(mods: Mods) -> str:

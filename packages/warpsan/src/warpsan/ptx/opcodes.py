@@ -10,7 +10,16 @@ from dataclasses import dataclass
 
 from warpsan.ptx.ir import Instruction
 
-__all__ = ["OPCODES", "Opcode", "ends_block", "in_async_proxy", "opcode_of", "updates_memory"]
+__all__ = [
+    "OPCODES",
+    "Opcode",
+    "ends_block",
+    "in_async_proxy",
+    "is_warp_barrier",
+    "opcode_of",
+    "spaces_of",
+    "updates_memory",
+]
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,8 @@ class Opcode:
         Whether a result may be a pointer into a source's buffer.
     effects : bool
         Whether it has effects other than register writes.
+    awaited : bool
+        Whether other threads may wait for its effect, or it waits itself.
     memory : {"", "load", "store", "update"}
         Memory access of each lane.
     async_proxy : tuple of str
@@ -56,6 +67,7 @@ class Opcode:
     moves: int = 0
     passes_pointers: bool = False
     effects: bool = False
+    awaited: bool = False
     memory: str = ""
     async_proxy: tuple[str, ...] = ()
 
@@ -72,6 +84,7 @@ _WARP_MATRIX, _GROUP_MATRIX = "Warp-Level Matrix Instructions", "Asynchronous Wa
 _VIDEO, _OTHERS = "Video Instructions: SIMD", "Miscellaneous Instructions"
 
 _EVERY = ("",)
+_SPACES = frozenset({"global", "shared", "local", "const", "param"})
 
 
 def _add(record: Opcode, *names: str) -> None:
@@ -99,10 +112,10 @@ _add(Opcode(_MOVE, pipe="convert", moves=1), "cvt")
 _add(Opcode(_MOVE, pipe="space", undefined="used", memory="load"), "ld", "ldu")
 _add(Opcode(_MOVE, pipe="space", writes=False, effects=True, memory="store"), "st")
 _add(Opcode(_MOVE), "applypriority", "createpolicy", "getctarank", "isspacep", "mapa", "prefetch", "prefetchu")
-_add(Opcode(_MOVE, effects=True), "discard")
+_add(Opcode(_MOVE, effects=True, awaited=True), "discard")
 _add(Opcode(_MOVE, pipe="warp", lanes="members", moves=1), "shfl")
-_add(Opcode(_MOVE, undefined="used", effects=True), "tensormap")
-_add(Opcode(_ASYNC, pipe="async", writes=False, effects=True, async_proxy=("bulk",)), "cp")
+_add(Opcode(_MOVE, undefined="used", effects=True, awaited=True), "tensormap")
+_add(Opcode(_ASYNC, pipe="async", writes=False, effects=True, awaited=True, async_proxy=("bulk",)), "cp")
 
 _add(Opcode(_CONTROL, pipe="control", ends=_EVERY, goes_on=False, writes=False), "bra")
 _add(Opcode(_CONTROL, pipe="control", ends=_EVERY, goes_on=False, writes=False, effects=True), "brx", "ret")
@@ -111,24 +124,32 @@ _add(Opcode(_CONTROL, pipe="control", ends=_EVERY, goes_on=False, effects=True),
 _add(Opcode(_CONTROL, pipe="control", ends=_EVERY, writes=False, effects=True), "call")
 
 _add(
-    Opcode(_SYNCHRONISE, pipe="barrier", ends=_EVERY, writes=False, undefined="used", effects=True),
+    Opcode(_SYNCHRONISE, pipe="barrier", ends=_EVERY, writes=False, undefined="used", effects=True, awaited=True),
     *("bar", "barrier"),
 )
-_add(Opcode(_SYNCHRONISE, writes=False, effects=True), "fence", "griddepcontrol", "membar")
+_add(Opcode(_SYNCHRONISE, writes=False, effects=True), "fence", "membar")
+_add(Opcode(_SYNCHRONISE, writes=False, effects=True, awaited=True), "griddepcontrol")
 _add(Opcode(_SYNCHRONISE, pipe="atomic", undefined="used", effects=True, memory="update"), "atom")
 _add(Opcode(_SYNCHRONISE, pipe="atomic", writes=False, effects=True, memory="update"), "red")
 _add(Opcode(_SYNCHRONISE, pipe="warp", lanes="members", undefined="used"), "elect", "match", "redux", "vote")
 _add(Opcode(_SYNCHRONISE, pipe="warp", lanes="warp", undefined="used"), "activemask")
-_add(Opcode(_SYNCHRONISE, pipe="barrier", ends=("try_wait",), undefined="used", effects=True), "mbarrier")
+_add(Opcode(_SYNCHRONISE, pipe="barrier", ends=("try_wait",), undefined="used", effects=True, awaited=True), "mbarrier")
 
 _add(Opcode(_WARP_MATRIX, pipe="tensor", lanes="warp", undefined="followed"), "mma")
-_add(Opcode(_WARP_MATRIX, pipe="tensor", lanes="warp", undefined="used"), "wmma")
+_add(Opcode(_WARP_MATRIX, pipe="tensor", lanes="warp", undefined="used", awaited=True), "wmma")
 _add(Opcode(_WARP_MATRIX, pipe="shared", lanes="warp", undefined="used"), "ldmatrix")
-_add(Opcode(_WARP_MATRIX, pipe="shared", lanes="warp"), "stmatrix")
+_add(Opcode(_WARP_MATRIX, pipe="shared", lanes="warp", awaited=True), "stmatrix")
 _add(Opcode(_WARP_MATRIX, lanes="warp", undefined="followed", moves=1), "movmatrix")
 _GROUP = ("mma_async", "wait_group")
 _add(
-    Opcode(_GROUP_MATRIX, pipe="tensor", ends=_GROUP, lanes="warp", undefined="used", effects=True, async_proxy=_EVERY),
+    Opcode(
+        *(_GROUP_MATRIX, "tensor", _GROUP),
+        lanes="warp",
+        undefined="used",
+        effects=True,
+        awaited=True,
+        async_proxy=_EVERY,
+    ),
     "wgmma",
 )
 
@@ -151,18 +172,26 @@ def opcode_of(instruction: Instruction) -> Opcode:
 
 
 def ends_block(instruction: Instruction) -> bool:
-    """Whether a basic block ends after an instruction: control may branch, or lanes wait. ``bar.warp`` does not end
-    one, because the lanes of a warp reach it together.
-    """
+    """Whether a basic block ends after an instruction: control may branch, or lanes wait."""
     ends = opcode_of(instruction).ends
     if "" in ends:
-        return instruction.mods[:1] != ("warp",)
+        return not is_warp_barrier(instruction)
     return bool(ends) and instruction.mods[:1] != () and instruction.mods[0] in ends
+
+
+def is_warp_barrier(instruction: Instruction) -> bool:
+    """Whether an instruction is ``bar.warp``, which ends no block: the lanes of a warp reach it together."""
+    return instruction.mods[:1] == ("warp",)
 
 
 def in_async_proxy(instruction: Instruction) -> bool:
     """Whether an instruction accesses shared memory in the async proxy (cp.async does not)."""
     return any(form == "" or form in instruction.mods for form in opcode_of(instruction).async_proxy)
+
+
+def spaces_of(instruction: Instruction) -> frozenset[str]:
+    """State spaces that an instruction names, without their windows (``::cta``); empty for a generic address."""
+    return _SPACES.intersection(mod.partition("::")[0] for mod in instruction.mods)
 
 
 def updates_memory(instruction: Instruction) -> bool:

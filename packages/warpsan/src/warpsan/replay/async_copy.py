@@ -13,11 +13,11 @@ import numpy as np
 from warpsan.engine.machine import AsyncUnit, Machine
 from warpsan.engine.observer import Access, CompletionBarrier
 from warpsan.engine.selection import Array, Indices, Mask, Selection, count, indices, subset
+from warpsan.ptx.grammar import form_of
 from warpsan.ptx.ir import Immediate, Instruction
-from warpsan.ptx.modifiers import Mods, take_space
+from warpsan.ptx.synchronising import AsyncCopy, CopyArrival, CopyWait
 from warpsan.ptx.types import TYPES
 from warpsan.replay.access import Accessor
-from warpsan.replay.cache_hint import take_cache_hint
 from warpsan.replay.decoder import Decoder, Step, opcode
 from warpsan.replay.mbarrier import MbarrierOperand
 from warpsan.replay.mbarriers import Mbarriers
@@ -175,17 +175,15 @@ def _wait_all(decoder: Decoder, instruction: Instruction) -> Step:
 @opcode("cp.async.wait_group")
 def _wait_group(decoder: Decoder, instruction: Instruction) -> Step:
     """Completes the copies of all groups of the lane but the last few."""
-    (number,) = instruction.operands
-    assert isinstance(number, Immediate)
-    queue, keep = _CopyQueue.of(decoder.machine), int(number.value)
+    queue, keep = _CopyQueue.of(decoder.machine), form_of(instruction, CopyWait).keep
     return lambda sel: queue.wait(sel, keep)
 
 
 @opcode("cp.async.mbarrier.arrive")
 def _arrive(decoder: Decoder, instruction: Instruction) -> Step:
     """The lane arrives after its copies so far have landed; without ``.noinc``, the phase also expects this arrival."""
-    queue, expected = _CopyQueue.of(decoder.machine), "noinc" in instruction.mods
-    mbarrier = MbarrierOperand(decoder, instruction, instruction.operands[0], take_space(Mods(instruction)))
+    queue, expected = _CopyQueue.of(decoder.machine), form_of(instruction, CopyArrival).expected
+    mbarrier = MbarrierOperand.of(decoder, instruction, instruction.operands[0])
 
     def step(sel: Selection) -> None:
         for lanes, offset, home in mbarrier.groups(sel):
@@ -201,7 +199,8 @@ def _cp_async(decoder: Decoder, instruction: Instruction) -> Step:
     """Each lane copies 4, 8 or 16 bytes from global to shared memory, and reads only as many of them as its operand
     gives."""
     queue, operands = _CopyQueue.of(decoder.machine), list(instruction.operands)
-    take_cache_hint(decoder, Mods(instruction), operands)
+    if form_of(instruction, AsyncCopy).hint:
+        operands.pop()
     to_shared, from_global, size, *less = operands
     assert isinstance(size, Immediate)
     width = int(size.value)

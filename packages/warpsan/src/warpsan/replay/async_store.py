@@ -9,9 +9,9 @@ import numpy as np
 
 from warpsan.engine.observer import CompletionBarrier
 from warpsan.engine.selection import Indices, Selection, indices
-from warpsan.ptx.forms import SHARED_REDUCTIONS
+from warpsan.ptx.grammar import form_of
 from warpsan.ptx.ir import Instruction
-from warpsan.ptx.modifiers import Mods, require
+from warpsan.ptx.synchronising import AsyncReduction, AsyncStore
 from warpsan.ptx.types import PtxType
 from warpsan.replay.access import Accessor
 from warpsan.replay.bulk_copies import BulkCopies, Transfer
@@ -20,50 +20,24 @@ from warpsan.replay.mbarrier import MbarrierOperand
 
 __all__: list[str] = []
 
-_STORED = ("b32", "b64", "u32", "u64", "s32", "s64", "f32", "f64")
-
 
 @opcode("st.async")
 def _st_async(decoder: Decoder, instruction: Instruction) -> Step:
     """A store whose bytes an mbarrier counts; until then its destination is poison."""
-    mods = Mods(instruction)
-    mods.choice(("async",))
-    mods.flag("weak")
-    _take_place(mods)
-    vector = int(mods.choice(("v2", "v4"), default="v1")[1:])
-    type_ = mods.type()
-    require(mods, type_, _STORED)
-    mods.done()
-    return _asynchronous(decoder, instruction, type_, vector)
+    form = form_of(instruction, AsyncStore)
+    return _asynchronous(decoder, instruction, form.type, int(form.vector[1:]))
 
 
 @opcode("red.async")
 def _red_async(decoder: Decoder, instruction: Instruction) -> Step:
     """An atomic update whose bytes an mbarrier counts."""
-    mods = Mods(instruction)
-    mods.choice(("async",))
-    mods.choice(("relaxed",))
-    mods.choice(("cluster",))
-    _take_place(mods)
-    operation = mods.choice(SHARED_REDUCTIONS)
-    type_ = mods.type()
-    require(mods, type_, SHARED_REDUCTIONS[operation])
-    mods.done()
-    return _asynchronous(decoder, instruction, type_, 1, reduces=True)
-
-
-def _take_place(mods: Mods) -> None:
-    mods.choice(("shared::cluster",), default="")
-    mods.choice(("mbarrier::complete_tx::bytes",))
+    return _asynchronous(decoder, instruction, form_of(instruction, AsyncReduction).type, 1, reduces=True)
 
 
 def _asynchronous(
     decoder: Decoder, instruction: Instruction, type_: PtxType, vector: int, *, reduces: bool = False
 ) -> Step:
     """The step of ``[a], b, [mbarrier]``; both addresses lie in the same CTA."""
-    mods = Mods(instruction)
-    if len(decoder.vector(instruction.operands[1])) != vector:
-        raise mods.unsupported(f"expected {vector} values")
     width = vector * type_.bytes
     target = Accessor(decoder, instruction, instruction.operands[0], "shared::cluster", width)
     mbarrier = MbarrierOperand(decoder, instruction, instruction.operands[2], "shared::cluster")

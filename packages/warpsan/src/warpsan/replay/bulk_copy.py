@@ -9,13 +9,12 @@ import numpy as np
 from warpsan.engine.machine import Machine
 from warpsan.engine.observer import CompletionBarrier
 from warpsan.engine.selection import Array, Indices, Selection, indices
-from warpsan.ptx.forms import OPERATIONS, SHARED_REDUCTIONS
-from warpsan.ptx.ir import Immediate, Instruction
-from warpsan.ptx.modifiers import Mods
+from warpsan.ptx.grammar import form_of
+from warpsan.ptx.ir import Instruction
+from warpsan.ptx.synchronising import BulkCopy, BulkReduction, BulkWait
 from warpsan.ptx.types import TYPES
 from warpsan.replay.access import Accessor
 from warpsan.replay.bulk_copies import CHUNK, BulkCopies, Transfer
-from warpsan.replay.cache_hint import take_cache_hint
 from warpsan.replay.decoder import Decoder, Step, opcode
 from warpsan.replay.mbarrier import MbarrierOperand
 
@@ -35,61 +34,34 @@ def multicast_targets(machine: Machine, lanes: Indices, masks: Array) -> tuple[I
 @opcode("cp.async.bulk.commit_group")
 def _commit_group(decoder: Decoder, instruction: Instruction) -> Step:
     """Closes the lane's current bulk group."""
-    Mods(instruction).only("async", "bulk", "commit_group")
     return BulkCopies.of(decoder.machine).commit
 
 
 @opcode("cp.async.bulk.wait_group")
 def _wait_group(decoder: Decoder, instruction: Instruction) -> Step:
     """Completes the copies of all bulk groups of the lane but the last few; with ``.read``, only their reading."""
-    mods = Mods(instruction)
-    reads_only = mods.flag("read")
-    mods.only("async", "bulk", "wait_group")
-    number = instruction.operands[0]
-    if not (isinstance(number, Immediate) and isinstance(number.value, int) and number.value >= 0):
-        raise mods.unsupported("expected a number of groups")
-    unit, keep = BulkCopies.of(decoder.machine), number.value
-    return lambda sel: unit.wait(sel, keep, reads_only)
+    unit, form = BulkCopies.of(decoder.machine), form_of(instruction, BulkWait)
+    return lambda sel: unit.wait(sel, form.keep, form.reads)
 
 
 @opcode("cp.async.bulk", "cp.reduce.async.bulk")
 def _bulk_copy(decoder: Decoder, instruction: Instruction) -> Step:
     """One lane copies many bytes, or combines them with the stored values."""
-    mods = Mods(instruction)
-    unit = BulkCopies.of(decoder.machine)
-    reduces = mods.flag("reduce")
-    mods.choice(("async",))
-    mods.choice(("bulk",))
+    form, unit = form_of(instruction, BulkCopy), BulkCopies.of(decoder.machine)
     operands = list(instruction.operands)
-    take_cache_hint(decoder, mods, operands)
-    spaces = [mods.choice((mod,)) for mod in instruction.mods if mod in ("global", "shared::cta", "shared::cluster")]
-    loads = spaces in (["shared::cluster", "global"], ["shared::cta", "global"])
-    if not loads and spaces not in (["global", "shared::cta"], ["shared::cluster", "shared::cta"]):
-        raise mods.unsupported("expected a destination and a source")
-    signals = spaces[0] != "global"
-    mods.choice(("mbarrier::complete_tx::bytes",) if signals else ("bulk_group",))
-    if reduces and loads:
-        raise mods.unsupported("reductions of global memory into shared memory do not exist")
-    masks = None
-    if loads and mods.flag("multicast::cluster"):
-        masks = decoder.src(instruction, operands.pop(), TYPES["u16"])
-    if reduces:
-        mods.choice(SHARED_REDUCTIONS if signals else OPERATIONS)
-        mods.type()
-        mods.flag("noftz")
-    mods.done()
+    if form.hint:
+        operands.pop()
+    masks = decoder.src(instruction, operands.pop(), TYPES["u16"]) if form.casts else None
+    reduces = isinstance(form, BulkReduction)
+    signals = form.way[0] != "global"
     to, origin = (
-        Accessor(decoder, instruction, operand, space.replace("shared::cta", "shared"), CHUNK)
-        for operand, space in zip(operands, spaces, strict=False)
+        Accessor(decoder, instruction, operand, space, CHUNK)
+        for operand, space in zip(operands, form.way, strict=False)
     )
     sizes = decoder.src(instruction, operands[2], TYPES["u32"])
-    mbarrier = (
-        MbarrierOperand(decoder, instruction, operands[3], spaces[0].replace("shared::cta", "shared"))
-        if signals
-        else None
-    )
+    mbarrier = MbarrierOperand(decoder, instruction, operands[3], form.way[0]) if signals else None
     machine = decoder.machine
-    names = ("global" if spaces[1] == "global" else "shared", "shared" if signals else "global")
+    names = (form.way[1], "shared" if signals else "global")
 
     def transfers(lanes: Indices, target: Indices, source: Indices, size: int) -> None:
         """Copies of equal size: rows of source and target, by the mbarrier that they signal."""

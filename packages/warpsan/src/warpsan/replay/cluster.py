@@ -14,8 +14,9 @@ from warpsan.checks.orders import arrival_order
 from warpsan.engine.machine import AsyncUnit, Machine
 from warpsan.engine.selection import Mask, Selection, indices, subset
 from warpsan.errors import Deadlock
+from warpsan.ptx.grammar import form_of
 from warpsan.ptx.ir import Instruction
-from warpsan.ptx.modifiers import Mods
+from warpsan.ptx.synchronising import ClusterAction
 from warpsan.replay.decoder import Decoder, Step, opcode
 
 __all__: list[str] = []
@@ -125,12 +126,6 @@ class _ClusterBarrier(AsyncUnit):
 
 @opcode("barrier.cluster")
 def _barrier_cluster(decoder: Decoder, instruction: Instruction) -> Step:
-    mods = Mods(instruction)
-    mods.choice(("cluster",))
-    action = mods.choice(("arrive", "wait"))
-    mods.choice(("release", "relaxed") if action == "arrive" else ("acquire",), default="")
-    mods.flag("aligned")
-    mods.done()
     unit = _ClusterBarrier.of(decoder.machine)
-    act = unit.wait if action == "wait" else unit.arrive
+    act = unit.wait if form_of(instruction, ClusterAction).action == "wait" else unit.arrive
     return lambda sel: act(sel, instruction)

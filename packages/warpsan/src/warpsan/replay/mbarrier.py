@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from warpsan.checks.orders import MemoryOrder, arrival_order
+from warpsan.checks.orders import arrival_order
 from warpsan.engine.observer import CompletionBarrier
 from warpsan.engine.selection import Indices, Selection, subset
+from warpsan.ptx.grammar import form_of
 from warpsan.ptx.ir import Address, Immediate, Instruction, Operand
-from warpsan.ptx.modifiers import Mods, take_space
+from warpsan.ptx.synchronising import Mbarrier, MbarrierArrival, MbarrierBytes, MbarrierTest
 from warpsan.ptx.types import TYPES
 from warpsan.replay.access import Accessor
 from warpsan.replay.decoder import Decoder, Step, opcode
@@ -27,6 +28,11 @@ class MbarrierOperand:
         self.unit, self.instruction = Mbarriers.of(decoder.machine), instruction
         only = "shared" if space == "generic" else ""
         self.access = Accessor(decoder, instruction, operand, space, 8, only)
+
+    @staticmethod
+    def of(decoder: Decoder, instruction: Instruction, operand: Operand) -> MbarrierOperand:
+        """The operand of an mbarrier instruction."""
+        return MbarrierOperand(decoder, instruction, operand, form_of(instruction, Mbarrier).space)
 
     def groups(
         self, sel: Selection, *, accessed: bool = True, there: bool = True
@@ -50,17 +56,10 @@ class MbarrierOperand:
         return groups
 
 
-def _order(mods: Mods, orders: tuple[str, ...]) -> MemoryOrder:
-    """Take the memory order and the scope."""
-    mods.choice((*orders, "relaxed"), default="")
-    mods.choice(("cta", "cluster"), default="")
-    return arrival_order(mods.instruction)
-
-
 @opcode("mbarrier.inval")
 def _inval(decoder: Decoder, instruction: Instruction) -> Step:
     """Ends the mbarrier; its memory may be reused."""
-    mbarrier = _plain(decoder, instruction, "inval")
+    mbarrier = MbarrierOperand.of(decoder, instruction, instruction.operands[0])
 
     def inval(sel: Selection) -> None:
         for _, offset, home in mbarrier.groups(sel):
@@ -69,20 +68,10 @@ def _inval(decoder: Decoder, instruction: Instruction) -> Step:
     return inval
 
 
-def _plain(decoder: Decoder, instruction: Instruction, action: str) -> MbarrierOperand:
-    """The mbarrier of an instruction whose only modifiers are its action and its space."""
-    mods = Mods(instruction)
-    mods.choice((action,))
-    space = take_space(mods)
-    mods.choice(("b64",))
-    mods.done()
-    return MbarrierOperand(decoder, instruction, instruction.operands[0], space)
-
-
 @opcode("mbarrier.init")
 def _init(decoder: Decoder, instruction: Instruction) -> Step:
     """An mbarrier whose phases expect the given number of arrivals."""
-    mbarrier = _plain(decoder, instruction, "init")
+    mbarrier = MbarrierOperand.of(decoder, instruction, instruction.operands[0])
     unit = mbarrier.unit
     counts = decoder.src(instruction, instruction.operands[1], TYPES["u32"])
 
@@ -97,31 +86,25 @@ def _init(decoder: Decoder, instruction: Instruction) -> Step:
 @opcode("mbarrier.arrive", "mbarrier.arrive_drop")
 def _arrive(decoder: Decoder, instruction: Instruction) -> Step:
     """Arrivals; ``arrive_drop`` also leaves all later phases."""
-    mods = Mods(instruction)
-    drops = mods.choice(("arrive", "arrive_drop")) == "arrive_drop"
-    expects, last = mods.flag("expect_tx"), not mods.flag("noComplete")
-    order = _order(mods, ("release",))
-    space = take_space(mods)
-    mods.choice(("b64",))
-    mods.done()
+    form, order = form_of(instruction, MbarrierArrival), arrival_order(instruction)
     operands = list(instruction.operands)
     if not isinstance(operands[0], Address):  # a state token, which native code computes
         del operands[0]
-    mbarrier = MbarrierOperand(decoder, instruction, operands[0], space)
+    mbarrier = MbarrierOperand.of(decoder, instruction, operands[0])
     many = decoder.src(instruction, operands[1] if len(operands) > 1 else Immediate(1), TYPES["u32"])
     unit, observers = mbarrier.unit, decoder.machine.observers
 
     def step(sel: Selection) -> None:
         for lanes, offset, home in mbarrier.groups(sel):
             amounts = many[lanes].astype(np.int64)
-            if expects:
+            if form.expects:
                 unit.expect(lanes, offset, home, amounts, instruction)
             for observer in observers:
                 observer.arrive(CompletionBarrier(offset, home), lanes, order)
-            counts = np.ones(len(home), dtype=np.int64) if expects else amounts
-            if drops:
+            counts = np.ones(len(home), dtype=np.int64) if form.expects else amounts
+            if form.name == "mbarrier.arrive_drop":
                 unit.drop(lanes, offset, home, counts, instruction)
-            unit.arrive(lanes, offset, home, counts, instruction, last)
+            unit.arrive(lanes, offset, home, counts, instruction, not form.incomplete)
 
     return step
 
@@ -129,15 +112,13 @@ def _arrive(decoder: Decoder, instruction: Instruction) -> Step:
 @opcode("mbarrier.expect_tx", "mbarrier.complete_tx")
 def _transactions(decoder: Decoder, instruction: Instruction) -> Step:
     """Bytes that a phase expects, and bytes that have arrived."""
-    mods = Mods(instruction)
-    action = mods.choice(("expect_tx", "complete_tx"))
-    _order(mods, ())
-    space = take_space(mods)
-    mods.choice(("b64",))
-    mods.done()
-    mbarrier = MbarrierOperand(decoder, instruction, instruction.operands[0], space)
+    mbarrier = MbarrierOperand.of(decoder, instruction, instruction.operands[0])
     many = decoder.src(instruction, instruction.operands[1], TYPES["u32"])
-    act = mbarrier.unit.expect if action == "expect_tx" else mbarrier.unit.bytes_came
+    act = (
+        mbarrier.unit.expect
+        if form_of(instruction, MbarrierBytes).name == "mbarrier.expect_tx"
+        else mbarrier.unit.bytes_came
+    )
 
     def step(sel: Selection) -> None:
         for lanes, offset, home in mbarrier.groups(sel):
@@ -150,10 +131,9 @@ class _Wait:
     """The operands of test_wait and try_wait."""
 
     def __init__(self, decoder: Decoder, instruction: Instruction) -> None:
-        mods = Mods(instruction)
-        self.instruction, self.parity = instruction, mods.flag("parity")
+        self.instruction, self.parity = instruction, form_of(instruction, MbarrierTest).parity
         self.order = arrival_order(instruction)
-        self.mbarrier = MbarrierOperand(decoder, instruction, instruction.operands[1], take_space(mods))
+        self.mbarrier = MbarrierOperand.of(decoder, instruction, instruction.operands[1])
         self.state = decoder.src(instruction, instruction.operands[2], TYPES["u32" if self.parity else "b64"])
 
     def entries(self, sel: Selection) -> list[MbarrierWait]:
@@ -178,7 +158,7 @@ class _Wait:
 @opcode("mbarrier.test_wait", "mbarrier.try_wait")
 def _wait(decoder: Decoder, instruction: Instruction) -> Step:
     """Whether a phase is complete; ``try_wait`` blocks until it is."""
-    wait, blocks = _Wait(decoder, instruction), "try_wait" in instruction.mods
+    wait, blocks = _Wait(decoder, instruction), form_of(instruction, MbarrierTest).name == "mbarrier.try_wait"
     unit = wait.mbarrier.unit
 
     def step(sel: Selection) -> None:

@@ -14,7 +14,9 @@ from warpsan.engine.machine import AsyncUnit, Machine
 from warpsan.engine.selection import WARP, Indices, Mask, Selection, indices, subset
 from warpsan.errors import Deadlock
 from warpsan.host.limits import REGISTER_FILE, registers_at_launch
-from warpsan.ptx.ir import Immediate, Instruction
+from warpsan.ptx.grammar import form_of
+from warpsan.ptx.ir import Instruction
+from warpsan.ptx.synchronising import RegisterCount
 from warpsan.replay.decoder import Decoder, Step, opcode
 from warpsan.replay.whole_warps import whole_warps
 
@@ -59,7 +61,7 @@ class _Pool(AsyncUnit):
 
     def ask(self, sel: Selection, wanted: int, instruction: Instruction) -> None:
         """Whole warps request ``wanted`` registers a thread. A request in the wrong direction changes nothing."""
-        grows, held = "inc" in instruction.mods, self.held[sel]
+        grows, held = form_of(instruction, RegisterCount).action == "inc", self.held[sel]
         wrong = held > wanted if grows else held < wanted
         if wrong.any():
             if self.exact:
@@ -120,9 +122,7 @@ class _Pool(AsyncUnit):
 
 @opcode(_NAME)
 def _setmaxnreg(decoder: Decoder, instruction: Instruction) -> Step:
-    (number,) = instruction.operands
-    assert isinstance(number, Immediate)
-    pool, wanted = _Pool.of(decoder.machine), int(number.value)
+    pool, wanted = _Pool.of(decoder.machine), form_of(instruction, RegisterCount).wanted
     whole = whole_warps(decoder, instruction)
 
     def step(sel: Selection) -> None:

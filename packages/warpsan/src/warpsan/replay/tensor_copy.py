@@ -13,14 +13,13 @@ from warpsan.engine.observer import CompletionBarrier
 from warpsan.engine.selection import Indices, Selection, indices
 from warpsan.errors import LaunchError, UnsupportedInstruction
 from warpsan.host.tensor_map import DESCRIPTOR_BYTES, PlacedMap, swizzled
-from warpsan.ptx.forms import OPERATIONS
-from warpsan.ptx.ir import Instruction, Operand, TensorAddress
-from warpsan.ptx.modifiers import Mods
+from warpsan.ptx.grammar import form_of
+from warpsan.ptx.ir import Instruction, TensorAddress
+from warpsan.ptx.synchronising import TensorCopy, TensorReduction
 from warpsan.ptx.types import TYPES
 from warpsan.replay.access import Accessor
 from warpsan.replay.bulk_copies import BulkCopies, Transfer
 from warpsan.replay.bulk_copy import multicast_targets
-from warpsan.replay.cache_hint import take_cache_hint
 from warpsan.replay.decoder import Decoder, Step, opcode
 from warpsan.replay.mbarrier import MbarrierOperand
 
@@ -33,14 +32,10 @@ _ALIGNMENT = 128
 class _Boxes:
     """The ``[map, {x, y, ...}]`` operand of an instruction."""
 
-    def __init__(self, decoder: Decoder, instruction: Instruction, mods: Mods) -> None:
+    def __init__(self, decoder: Decoder, instruction: Instruction, box: TensorAddress) -> None:
         self.machine, self.instruction = decoder.machine, instruction
-        rank = int(mods.choice(("1d", "2d", "3d", "4d", "5d"))[0])
-        operand = next((each for each in instruction.operands if isinstance(each, TensorAddress)), None)
-        if operand is None or len(operand.coordinates) != rank:
-            raise mods.unsupported(f"expected a tensor map and {rank} coordinates")
-        self.access = Accessor(decoder, instruction, operand.map, "generic", 64, "global")
-        self.coordinates = [decoder.src(instruction, item, TYPES["s32"]) for item in operand.coordinates]
+        self.access = Accessor(decoder, instruction, box.map, "generic", 64, "global")
+        self.coordinates = [decoder.src(instruction, item, TYPES["s32"]) for item in box.coordinates]
 
     def groups(self, sel: Selection) -> list[tuple[PlacedMap, Indices, Indices]]:
         """(map, lanes, coordinates [lanes, axes]) for each tensor map of the lanes."""
@@ -83,20 +78,9 @@ class _Boxes:
 @opcode("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor")
 def _tensor_copy(decoder: Decoder, instruction: Instruction) -> Step:
     """One lane copies a box of a tensor, in tile mode, or combines it with the stored values."""
-    mods = Mods(instruction)
-    reduces = mods.flag("reduce")
-    for part in ("async", "bulk", "tensor"):
-        mods.choice((part,))
-    boxes = _Boxes(decoder, instruction, mods)
-    operands = list(instruction.operands)
-    take_cache_hint(decoder, mods, operands)
-    mods.flag("tile")
-    mods.choice(("global",))
-    if mods.flag("bulk_group"):
-        return _store(decoder, instruction, mods, boxes, reduces)
-    if reduces:
-        raise mods.unsupported("reductions into shared memory are not modelled")
-    return _load(decoder, instruction, mods, boxes, operands)
+    form = form_of(instruction, TensorCopy)
+    boxes = _Boxes(decoder, instruction, form.box)
+    return (_store if form.stores else _load)(decoder, instruction, form, boxes)
 
 
 def _goals(access: Accessor, lanes: Indices, placed: PlacedMap) -> list[tuple[Indices, Indices]]:
@@ -111,14 +95,14 @@ def _places(machine: Machine, placed: PlacedMap, begin: Indices, unit: int) -> I
     return swizzled(offset, placed.map.swizzle) + base[:, None]
 
 
-def _load(decoder: Decoder, instruction: Instruction, mods: Mods, boxes: _Boxes, operands: list[Operand]) -> Step:
-    space = "shared" if mods.flag("shared::cta") else mods.choice(("shared::cluster",))
-    mods.choice(("mbarrier::complete_tx::bytes",))
-    masks = decoder.src(instruction, operands.pop(), TYPES["u16"]) if mods.flag("multicast::cluster") else None
-    mods.done()
+def _load(decoder: Decoder, instruction: Instruction, form: TensorCopy, boxes: _Boxes) -> Step:
+    operands = list(instruction.operands)
+    if form.hint:
+        operands.pop()
+    masks = decoder.src(instruction, operands.pop(), TYPES["u16"]) if form.casts else None
     machine, unit = decoder.machine, BulkCopies.of(decoder.machine)
-    access = Accessor(decoder, instruction, operands[0], space, _ALIGNMENT)
-    mbarrier = MbarrierOperand(decoder, instruction, operands[2], space)
+    access = Accessor(decoder, instruction, operands[0], form.space, _ALIGNMENT)
+    mbarrier = MbarrierOperand(decoder, instruction, operands[2], form.space)
 
     def step(sel: Selection) -> None:
         for placed, named, coordinates in boxes.groups(sel):
@@ -143,16 +127,14 @@ def _load(decoder: Decoder, instruction: Instruction, mods: Mods, boxes: _Boxes,
     return step
 
 
-def _store(decoder: Decoder, instruction: Instruction, mods: Mods, boxes: _Boxes, reduces: bool) -> Step:
-    mods.choice(("shared::cta",))
-    operation = mods.choice(OPERATIONS) if reduces else ""
-    mods.done()
+def _store(decoder: Decoder, instruction: Instruction, form: TensorCopy, boxes: _Boxes) -> Step:
+    operation = form.operation if isinstance(form, TensorReduction) else ""
     machine, unit = decoder.machine, BulkCopies.of(decoder.machine)
     access = Accessor(decoder, instruction, instruction.operands[1], "shared", _ALIGNMENT)
 
     def step(sel: Selection) -> None:
         for placed, named, coordinates in boxes.groups(sel):
-            if reduces and not _combines(operation, placed.map.dtype):
+            if operation and not _combines(operation, placed.map.dtype):
                 raise UnsupportedInstruction(
                     f"{instruction.text} on {placed.map.dtype} is not modelled", instruction.line
                 )
@@ -164,7 +146,7 @@ def _store(decoder: Decoder, instruction: Instruction, mods: Mods, boxes: _Boxes
                         ("shared", _places(machine, placed, begin, box.unit)),
                         ("global", box.index),
                         box.inside,
-                        reduces=reduces,
+                        reduces=bool(operation),
                     )
                 )
 

@@ -18,7 +18,9 @@ from warpsan.analysis.fusion import registers_read, registers_written
 from warpsan.engine.machine import AsyncUnit, Machine
 from warpsan.engine.selection import WARP, Array, Indices, Mask, Selection, indices, merge, split_groups, subset
 from warpsan.errors import Deadlock
+from warpsan.ptx.grammar import has_form
 from warpsan.ptx.ir import Instruction, Register, Vector
+from warpsan.ptx.synchronising import Product
 from warpsan.replay.product_registers import ProductRegisters
 from warpsan.report.hazard_log import conflicting_access_at
 from warpsan.report.hazards import ConflictingAccess
@@ -103,7 +105,7 @@ class Warpgroups(AsyncUnit):
         self.registers: dict[tuple[tuple[str, ...], str], ProductRegisters] = {}
         self.by_name: dict[str, list[ProductRegisters]] = {}
         for instruction in machine.entry.instructions:
-            if instruction.opcode == "wgmma" and instruction.mods[:1] == ("mma_async",):
+            if has_form(instruction, Product):
                 kinds = (*instruction.mods[-3:-2], "")
                 for operand, kind in zip(instruction.operands[:2], kinds, strict=False):
                     if isinstance(operand, Vector):

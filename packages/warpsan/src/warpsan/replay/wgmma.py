@@ -8,7 +8,9 @@ import numpy as np
 
 from warpsan.engine.selection import WARP, Array, Indices, Selection, count, indices
 from warpsan.errors import UnsupportedInstruction
+from warpsan.ptx.grammar import Form, form_of
 from warpsan.ptx.ir import Address, Immediate, Instruction, Operand, Register, Vector
+from warpsan.ptx.synchronising import Product, ProductWait
 from warpsan.ptx.types import TYPES
 from warpsan.replay.access import Accessor
 from warpsan.replay.decoder import Decoder, Step, opcode
@@ -74,8 +76,8 @@ class _WgmmaInstruction:
 
     def __init__(self, decoder: Decoder, instruction: Instruction) -> None:
         self.instruction, self.unit = instruction, Warpgroups.of(decoder.machine)
-        shape = next(mod for mod in instruction.mods if mod.startswith("m64n"))
-        columns, result = int(shape.removeprefix("m64n").split("k")[0]), instruction.mods[-3]
+        form = form_of(instruction, Product)
+        columns, result = form.shape[0], form.types[0]
         d, a, b, scale, *immediates = instruction.operands
         # The signs of A and B, and for 16-bit types whether they are MN-major (for A only in shared memory).
         majors = [isinstance(each, Immediate) and each.value == 1 for each in immediates[2:]]
@@ -124,9 +126,7 @@ def _mma_async(decoder: Decoder, instruction: Instruction) -> Step:
 
 @opcode("wgmma.wait_group")
 def _wait_group(decoder: Decoder, instruction: Instruction) -> Step:
-    (number,) = instruction.operands
-    assert isinstance(number, Immediate)
-    unit, keep = Warpgroups.of(decoder.machine), int(number.value)
+    unit, keep = Warpgroups.of(decoder.machine), form_of(instruction, ProductWait).keep
     return lambda sel: unit.meet(sel, instruction, lambda part: unit.wait(part, keep))
 
 
@@ -134,7 +134,7 @@ def _wait_group(decoder: Decoder, instruction: Instruction) -> Step:
 def _wgmma(decoder: Decoder, instruction: Instruction) -> Step:
     """``wgmma.fence`` and ``wgmma.commit_group``, of each warp separately."""
     unit = Warpgroups.of(decoder.machine)
-    act = unit.fence if "fence" in instruction.mods else unit.commit
+    act = unit.fence if form_of(instruction, Form).name == "wgmma.fence" else unit.commit
     whole = whole_warps(decoder, instruction)
 
     def step(sel: Selection) -> None:

@@ -44,10 +44,8 @@ class Modes:
         initialization.
     volatile : str
         Meaning of volatile accesses: synchronization, or data (:func:`warpsan.launch`).
-    reads : str
-        Values of reads: latest, or stale (:func:`warpsan.launch`).
     seed : int
-        Seed of the random schedule, and of stale reads.
+        Seed of the random schedule.
     numerics : str
         See :func:`warpsan.launch`.
     max_steps : int
@@ -60,7 +58,6 @@ class Modes:
     async_modes: tuple[str, ...] = ASYNC_MODES
     strict: bool = False
     volatile: str = "sync"
-    reads: str = "latest"
     seed: int = 0
     max_steps: int = MAX_STEPS
     numerics: str = DEFAULT_NUMERICS
@@ -75,7 +72,6 @@ class Modes:
                 "async_mode": mode,
                 "checks": checks,
                 "volatile": self.volatile,
-                "reads": self.reads,
                 "numerics": self.numerics,
                 "seed": self.seed,
                 "max_steps": self.max_steps,

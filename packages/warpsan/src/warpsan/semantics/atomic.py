@@ -5,7 +5,6 @@ warps are rounded in that order."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from warpsan.analysis.fusion import registers_read
 from warpsan.engine import layout
@@ -15,15 +14,14 @@ from warpsan.engine.lanes import POINTER, WORD32, WORD64, Lanes, where
 from warpsan.engine.layout import WARP
 from warpsan.engine.numeric import canonical, flushed
 from warpsan.engine.operation import NativeOperation, OperationCode
-from warpsan.engine.stale import StaleAccess
 from warpsan.host.memory import SHARED_BASE, WINDOW_BITS
-from warpsan.ptx.forms import UPDATE_TYPES, WITHOUT_RESULT
+from warpsan.ptx.accesses import Atomic
+from warpsan.ptx.grammar import form_of
 from warpsan.ptx.ir import Instruction, Operand, Register
-from warpsan.ptx.modifiers import Mods, require, take_space
+from warpsan.ptx.modifiers import Mods
 from warpsan.ptx.types import PtxType
 from warpsan.semantics.floating import Compute, base_of, halved, is_half
-from warpsan.semantics.move import take_cache_hint
-from warpsan.semantics.stale import is_stale, stale_record, write_out
+from warpsan.semantics.move import without_policy
 from warpsan.semantics.watched import strong_effect, watch_access
 
 __all__ = ["update_of"]
@@ -77,53 +75,28 @@ def _float_sum(old: Lanes, given: Lanes, base: str, flushes: _Choice) -> Lanes:
 
 @native("atom", "red")
 def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    returns = instruction.opcode == "atom"
-    mods.choice(("relaxed", "acquire", "release", "acq_rel"), default="relaxed")
-    mods.choice(("cta", "cluster", "gpu", "sys"), default="gpu")
-    space = take_space(mods)
-    if space not in ("global", "shared", "shared::cluster", "generic"):
-        raise mods.unsupported(f"no atomics on .{space}")
-    name = mods.choice(UPDATE_TYPES if returns else WITHOUT_RESULT)
-    type_ = mods.type()
-    require(mods, type_, UPDATE_TYPES[name])
-    if is_half(type_) and not mods.flag("noftz"):
-        raise mods.unsupported("16-bit floating point needs .noftz")
-    operands = list(instruction.operands)
-    take_cache_hint(asm, mods, operands)
-    mods.done()
+    form = form_of(instruction, Atomic)
+    space, (name, type_) = form.space, form.update
+    operands = without_policy(asm, instruction, form.hint)
     target, finish = -1, _nothing
-    if returns:
+    if form.name == "atom":
         result = operands.pop(0)
         place = asm.target(result, type_.name)
         if _is_read(asm, result):
             target, finish = place
     row, bits, offset = asm.address(operands.pop(0))
     sources = [asm.source(operand, type_.name) for operand in operands]
-    if len(sources) != (2 if name == "cas" else 1):
-        raise mods.unsupported("wrong number of operands")
     if asm.watched:
         watch_access(asm, instruction, space, row, bits, offset, type_.bytes, "update", strong=strong_effect(asm, mods))
     is_read = target >= 0
-    form, ring = f"{space}.{bits}.{name}.{type_.name}", asm.float_sum(type_) if type_.is_float else None
-    title = f"{'atom' if is_read else 'red'}.{form}{asm.suffix if ring else ''}"
+    text, ring = f"{space}.{bits}.{name}.{type_.name}", asm.float_sum(type_) if type_.is_float else None
+    title = f"{'atom' if is_read else 'red'}.{text}{asm.suffix if ring else ''}"
 
     def update(code: OperationCode) -> None:
-        _update(code, space, bits, name, type_, returns=is_read, ring=ring, located_by_python=stale)
+        _update(code, space, bits, name, type_, returns=is_read, ring=ring)
 
-    stale, operation = is_stale(asm, space), NativeOperation(title, update)
-    if stale:
-        compute = asm.number_of(NativeOperation(f"{title}.stale", update))
-        call = StaleAccess(instruction.pc, type_.bytes, "update", type_.bytes, compute=compute)
-        asking = NativeOperation(f"update.{space}.{bits}.{type_.bytes}.stale", partial(_ask, space, bits, type_.bytes))
-        stale_record(asm, asking, [row, offset, target, *sources], call)
-    else:
-        asm.record(operation, [row, offset, target, *sources])
+    asm.record(NativeOperation(title, update), [row, offset, target, *sources])
     finish()
-
-
-def _ask(space: str, bits: int, width: int, code: OperationCode) -> None:
-    """Python executes an update; it calls the operation that computes new words."""
-    write_out(code, addresses(code, located(code, 0, space, bits), space, width))
 
 
 def _is_read(asm: Assembler, result: Operand) -> bool:
@@ -142,16 +115,12 @@ def _update(
     *,
     returns: bool,
     ring: tuple[str, Compute] | None,
-    located_by_python: bool,
 ) -> None:
-    """Operands are the row of the addresses, an offset, the row of the result, and those of the sources. With stale
-    reads, Python chooses the places of the words."""
+    """Operands are the row of the addresses, an offset, the row of the result, and those of the sources."""
     b, size = code.builder, WORD64(type_.bytes)
     address = located(code, 0, space, bits)
-    places = layout.STALE_PLACES if located_by_python else layout.SCRATCH_PLACES
-    scratch = code.at(code.pointer(layout.SCRATCH), WORD64(places))
-    if not located_by_python:
-        b.store(addresses(code, address, space, type_.bytes).value, scratch, align=64)
+    scratch = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES))
+    b.store(addresses(code, address, space, type_.bytes).value, scratch, align=64)
     in_shared = code.any_of(address >> WINDOW_BITS == SHARED_BASE >> WINDOW_BITS)
 
     def flushes(without: Lanes, plain: Lanes) -> Lanes:

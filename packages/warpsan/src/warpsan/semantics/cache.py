@@ -6,9 +6,11 @@ from __future__ import annotations
 from warpsan.engine.access import addresses, located
 from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.operation import NativeOperation, OperationCode
-from warpsan.ptx.forms import LINE, POLICY, PRIORITIES
-from warpsan.ptx.ir import Immediate, Instruction
-from warpsan.ptx.modifiers import Mods, take_space
+from warpsan.ptx.accesses import LineControl
+from warpsan.ptx.forms import LINE, POLICY
+from warpsan.ptx.grammar import Form, form_of
+from warpsan.ptx.ir import Instruction
+from warpsan.ptx.modifiers import Mods
 from warpsan.semantics.move import store_operation
 from warpsan.semantics.watched import watch_access
 
@@ -21,32 +23,21 @@ _CHUNK = 16
 @native("prefetch", "prefetchu")
 def _prefetch(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Has no effect, for any address."""
-    if instruction.opcode == "prefetchu":
-        mods.choice(("L1",))
-    else:
-        space = take_space(mods)
-        levels = ("L1", "L2") if space in ("global", "local", "generic") else ()
-        maps = ("tensormap",) if space in ("const", "param", "generic") else ()
-        mods.choice((*levels, *PRIORITIES[:2], *maps) if space == "global" else (*levels, *maps))
-    mods.done()
+    form_of(instruction, Form)
     asm.address(instruction.operands[0])
 
 
 @native("applypriority")
 def _applypriority(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Has no effect; the line must exist and be aligned."""
-    mods.flag("global")
-    mods.choice(("L2::evict_normal",))
-    mods.done()
+    form_of(instruction, LineControl)
     _line(asm, instruction)
 
 
 @native("discard")
 def _discard(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Writes poison: the values are undefined."""
-    mods.flag("global")
-    mods.choice(("L2",))
-    mods.done()
+    form_of(instruction, LineControl)
     row, bits, offset = _line(asm, instruction)
     poison = asm.number(-1, "b64")
     for begin in range(offset, offset + LINE, _CHUNK):
@@ -59,8 +50,6 @@ def _discard(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 def _line(asm: Assembler, instruction: Instruction) -> tuple[int, int, int]:
     """The operands ``[a], 128``: the record that checks the addresses, and their row, bits and offset."""
-    if instruction.operands[1] != Immediate(LINE):
-        raise asm.unsupported(f"the size must be {LINE}")
     row, bits, offset = asm.address(instruction.operands[0])
 
     def build(code: OperationCode) -> None:
@@ -73,21 +62,14 @@ def _line(asm: Assembler, instruction: Instruction) -> tuple[int, int, int]:
 @native("createpolicy")
 def _createpolicy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """A cache policy: 64 bits that only ``.L2::cache_hint`` uses."""
-    form = mods.choice(("fractional", "range", "cvt"))
-    target, *operands = instruction.operands
-    if form == "cvt":
-        mods.choice(("L2",))
+    form, (target, *operands) = form_of(instruction, Form), instruction.operands
+    if form.name == "createpolicy.cvt":
         types = ["b64"]
+    elif form.name == "createpolicy.fractional":
+        types = ["f32"][: len(operands)]
     else:
-        if form == "range":
-            mods.flag("global")
-        mods.choice(PRIORITIES)
-        mods.choice(("L2::evict_first", "L2::evict_unchanged"), default="")
-        types = ["f32"][: len(operands)] if form == "fractional" else ["u32", "u32"]
-        if form == "range":
-            asm.address(operands.pop(0))
-    mods.choice(("b64",))
-    mods.done()
+        asm.address(operands.pop(0))
+        types = ["u32", "u32"]
     if len(operands) != len(types):
         raise mods.unsupported("wrong number of operands")
     for operand, type_ in zip(operands, types, strict=True):

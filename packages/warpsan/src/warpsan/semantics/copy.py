@@ -12,9 +12,11 @@ from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.copies import issue_copies, wait_for_copies
 from warpsan.engine.lanes import WORD64, where
 from warpsan.engine.operation import NativeOperation, OperationCode
+from warpsan.ptx.grammar import Form, form_of
 from warpsan.ptx.ir import Immediate, Instruction
 from warpsan.ptx.modifiers import Mods
-from warpsan.semantics.move import take_cache_hint
+from warpsan.ptx.synchronising import AsyncCopy, CopyWait
+from warpsan.semantics.move import without_policy
 from warpsan.semantics.watched import watch_copy
 
 __all__: list[str] = []
@@ -23,7 +25,7 @@ __all__: list[str] = []
 @native("cp.async.commit_group")
 def _commit_group(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Closes the lane's current group."""
-    mods.only("async", "commit_group")
+    form_of(instruction, Form)
 
     def build(code: OperationCode) -> None:
         groups = code.state(layout.COPY_GROUPS)
@@ -36,34 +38,17 @@ def _commit_group(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 @native("cp.async.wait_all", "cp.async.wait_group")
 def _wait(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Completes all copies of the lane, or those of all groups but the last few."""
-    mods.choice(("async",))
-    keep = -1
-    if mods.choice(("wait_all", "wait_group")) == "wait_group":
-        number = instruction.operands[0]
-        if not (isinstance(number, Immediate) and isinstance(number.value, int) and number.value >= 0):
-            raise mods.unsupported("expected a number of groups")
-        keep = number.value
-    mods.done()
+    form = form_of(instruction, Form)
+    keep = form.keep if isinstance(form, CopyWait) else -1
     asm.record(NativeOperation("cp.async.wait", lambda code: code.hand_over(wait_for_copies)), [keep])
 
 
 @native("cp.async")
 def _cp_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Each lane copies 4, 8 or 16 bytes from global to shared memory."""
-    mods.choice(("async",))
-    cache = mods.choice(("ca", "cg"))
-    if not mods.flag("shared::cta"):
-        mods.choice(("shared",))
-    mods.choice(("global",))
-    mods.choice(("L2::64B", "L2::128B", "L2::256B"), default="")
-    operands = list(instruction.operands)
-    take_cache_hint(asm, mods, operands)
-    mods.done()
+    operands = without_policy(asm, instruction, form_of(instruction, AsyncCopy).hint)
     size, *rest = operands[2:]
-    if not (isinstance(size, Immediate) and size.value in ((16,) if cache == "cg" else (4, 8, 16))):
-        raise mods.unsupported("the copy size must be 16 with .cg, and 4, 8 or 16 with .ca")
-    if len(rest) > 1:
-        raise mods.unsupported("expected at most four operands and a cache policy")
+    assert isinstance(size, Immediate)
     width = int(size.value)
     target, bits, offset = asm.address(instruction.operands[0])
     source, source_bits, source_offset = asm.address(instruction.operands[1])

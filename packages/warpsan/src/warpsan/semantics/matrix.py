@@ -20,13 +20,13 @@ from warpsan.engine.lanes import BYTE, POINTER, WORD32, WORD64, Lanes
 from warpsan.engine.layout import WARP
 from warpsan.engine.numeric import canonical, widened
 from warpsan.engine.operation import NativeOperation, OperationCode
-from warpsan.engine.stale import StaleAccess
 from warpsan.numerics.tensor_cores import rule_of
+from warpsan.ptx.accesses import MatrixAccess
+from warpsan.ptx.grammar import form_of
 from warpsan.ptx.ir import Instruction
-from warpsan.ptx.modifiers import Mods, take_space
+from warpsan.ptx.modifiers import Mods
 from warpsan.semantics.factors import ELEMENTS, Factor, as_factor, store_fragments
 from warpsan.semantics.integer_sums import IntegerSum
-from warpsan.semantics.stale import is_stale, lanes_that_differ, stale_record, through_python, write_out
 from warpsan.semantics.sums import ALTERNATING, TileSum, stacked, store_half
 from warpsan.semantics.warp import needs_whole_warp
 from warpsan.semantics.watched import watch_access
@@ -38,19 +38,6 @@ _TRANSPOSED = [8 * (k % 8) + k // 8 for k in range(64)]
 
 
 # ---- matrices between memory and registers ---------------------------------------------------------------------------
-
-
-def _take_matrix(mods: Mods, does: str) -> tuple[int, bool, str]:
-    for name in ("sync", "aligned", "m8n8"):
-        mods.choice((name,))
-    number = int(mods.choice(("x1", "x2", "x4"))[1:])
-    trans = mods.flag("trans")
-    space = take_space(mods)
-    mods.choice(("b16",))
-    mods.done()
-    if space not in ("shared", "generic"):
-        raise mods.unsupported(f"{does} shared memory")
-    return number, trans, space
 
 
 def _row_pointers(code: OperationCode, place: Lanes) -> list[object]:
@@ -68,20 +55,17 @@ def _pointed(code: OperationCode, number: int, space: str, bits: int, *, reads: 
 
 @native("ldmatrix")
 def _ldmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    number, trans, space = _take_matrix(mods, "loads from")
+    form = form_of(instruction, MatrixAccess)
+    number, trans, space = form.number, form.trans, form.space
     target, address = instruction.operands
     items = asm.vector(target)
-    if len(items) != number:
-        raise mods.unsupported(f"expected {number} registers")
     row, bits, offset = asm.address(address)
     if asm.watched:
         watch_access(asm, instruction, space, row, bits, offset, 16, "load", 8 * number)
-    stale = is_stale(asm, space)
 
     def build(code: OperationCode) -> None:
         b = code.builder
-        place = _pointed(code, number, space, bits, reads=True)
-        pointers = _row_pointers(code, through_python(code, place, reads=True) if stale else place)
+        pointers = _row_pointers(code, _pointed(code, number, space, bits, reads=True))
         line = ir.VectorType(BYTE, 16)
         lines = [b.load(pointer, typ=line, align=16) for pointer in pointers[: 8 * number]]
         for k in range(number):
@@ -90,12 +74,8 @@ def _ldmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
             b.store(matrix.value, code.row(2 + k), align=64)
 
     places = [asm.target(item, "b32") for item in items]
-    name = f"ldmatrix.x{number}{'.trans' * trans}.{space}.{bits}{'.stale' * stale}"
-    operation, operands = NativeOperation(name, build), [row, offset, *(place for place, _ in places)]
-    if stale:
-        stale_record(asm, operation, operands, StaleAccess(instruction.pc, 16, "load", 16))
-    else:
-        asm.record(operation, operands)
+    name = f"ldmatrix.x{number}{'.trans' * trans}.{space}.{bits}"
+    asm.record(NativeOperation(name, build), [row, offset, *(place for place, _ in places)])
 
 
 def _joined(code: OperationCode, lines: Sequence[object]) -> Lanes:
@@ -105,22 +85,19 @@ def _joined(code: OperationCode, lines: Sequence[object]) -> Lanes:
 
 @native("stmatrix")
 def _stmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    number, trans, space = _take_matrix(mods, "stores to")
+    form = form_of(instruction, MatrixAccess)
+    number, trans, space = form.number, form.trans, form.space
     address, source = instruction.operands
     items = asm.vector(source)
-    if len(items) != number:
-        raise mods.unsupported(f"expected {number} registers")
     sources = [asm.source(item, "b32") for item in items]
     row, bits, offset = asm.address(address)
     if asm.watched:
         written = (layout.TRANSPOSED_ROWS if trans else layout.MATRIX_ROWS, sources)
         watch_access(asm, instruction, space, row, bits, offset, 16, "store", 8 * number, written=written)
-    stale = is_stale(asm, space)
 
     def build(code: OperationCode) -> None:
         b = code.builder
-        place = _pointed(code, number, space, bits, reads=False)
-        pointers = _row_pointers(code, through_python(code, place, reads=False) if stale else place)
+        pointers = _row_pointers(code, _pointed(code, number, space, bits, reads=False))
         parts: list[Lanes] = []
         for k in range(number):
             whole = code.source(2 + k, "u16", 64)
@@ -129,22 +106,13 @@ def _stmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
                 part = whole.shuffled(range(16 * line, 16 * line + 16))
                 b.store(part.value, pointers[8 * k + line], align=16)
                 parts.append(part)
-        if stale:
-            write_out(code, place)
-            if asm.checked:
-                code.leave_if(b.icmp_signed("!=", lanes_that_differ(code), WORD32(0)), layout.RACE)
-            return
         for lane, part in enumerate(parts if asm.checked else ()):
             left = Lanes(b, b.load(pointers[lane], typ=part.value.type, align=16), "u8")
             legal = b.trunc(b.lshr(code.mask, WORD32(lane)), ir.IntType(1))
             code.leave_if(b.and_((left != part).any(), legal), layout.RACE)
 
-    name = f"stmatrix.x{number}{'.trans' * trans}.{space}.{bits}{'.checked' * asm.checked}{'.stale' * stale}"
-    operation, operands = NativeOperation(name, build), [row, offset, *sources]
-    if stale:
-        stale_record(asm, operation, operands, StaleAccess(instruction.pc, 16, "store", 16))
-    else:
-        asm.record(operation, operands)
+    name = f"stmatrix.x{number}{'.trans' * trans}.{space}.{bits}{'.checked' * asm.checked}"
+    asm.record(NativeOperation(name, build), [row, offset, *sources])
 
 
 @native("movmatrix")

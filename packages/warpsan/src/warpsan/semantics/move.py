@@ -10,17 +10,17 @@ from warpsan.engine.access import addresses, gather_all, located, scatter_all
 from warpsan.engine.assembler import Assembler, Constant, native
 from warpsan.engine.lanes import WORD64, Lanes
 from warpsan.engine.operation import NativeOperation, OperationCode
-from warpsan.engine.stale import StaleAccess
 from warpsan.engine.watch import wait_for_grids
 from warpsan.host.memory import GLOBAL_BASE, WINDOW_BITS, generic_base
+from warpsan.ptx.accesses import LoadStore
 from warpsan.ptx.forms import CLOCKS, of_kernel
+from warpsan.ptx.grammar import Form, form_of
 from warpsan.ptx.ir import Address, Immediate, Instruction, Operand, Param, Register, Symbol, Variable, Vector
-from warpsan.ptx.modifiers import Mods, require, take_memory_mods, take_space
+from warpsan.ptx.modifiers import Mods, require, take_space
 from warpsan.ptx.types import PtxType
-from warpsan.semantics.stale import is_stale, lanes_that_differ, late_rows, stale_record, through_python, write_out
 from warpsan.semantics.watched import check_step, strong_effect, watch_access
 
-__all__ = ["load_operation", "local_load", "local_store", "store_operation", "take_cache_hint"]
+__all__ = ["load_operation", "local_load", "local_store", "store_operation", "without_policy"]
 
 _COALESCED = ("global", "generic")
 """Spaces in which the lanes of a warp mostly access places side by side."""
@@ -129,44 +129,26 @@ def _isspacep(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 # ---- loads and stores ------------------------------------------------------------------------------------------------
 
 
-def take_cache_hint(asm: Assembler, mods: Mods, operands: list[Operand]) -> None:
-    """An L2 cache policy, the last operand, changes no value."""
-    if mods.flag("L2::cache_hint"):
+def without_policy(asm: Assembler, instruction: Instruction, hint: bool) -> list[Operand]:
+    """The operands without the L2 cache policy, the last one with ``hint``, which changes no value."""
+    operands = list(instruction.operands)
+    if hint:
         asm.source(operands.pop(), "b64")
-
-
-def _take(mods: Mods) -> tuple[str, int, PtxType]:
-    """Space, number of elements and type of a load or store; all modifiers are taken."""
-    space = take_space(mods)
-    take_memory_mods(mods)
-    vector = int(mods.choice(("v2", "v4", "v8"), default="v1")[1:])
-    type_ = mods.type()
-    mods.done()
-    if space != "param":
-        _check_width(mods, vector * type_.bytes)
-    return space, vector, type_
-
-
-def _check_width(mods: Mods, width: int) -> None:
-    if width > 16:
-        raise mods.unsupported(f"accesses of {width} bytes are not modelled")
+    return operands
 
 
 @native("ld", "ldu")
 def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    operands = list(instruction.operands)
-    take_cache_hint(asm, mods, operands)
-    space, vector, type_ = _take(mods)
-    if len(operands) != 2:
-        raise mods.unsupported("expected a destination and an address")
-    target, address = operands
+    form = form_of(instruction, LoadStore)
+    target, address = without_policy(asm, instruction, form.hint)
+    vector, type_ = form.vector, form.type
     items = asm.vector(target)
     if len(items) != vector:
         raise mods.unsupported(f"expected {vector} registers")
-    space = "global" if space == "const" else space
+    space = "global" if form.space == "const" else form.space
     if space == "param":
         if isinstance(address, Address) and isinstance(address.base, Register):
-            _load_by_address(asm, instruction, items, address, type_)
+            _load_by_address(asm, instruction, items, address)
         else:
             _load_parameter(asm, items, address, type_)
         return
@@ -176,21 +158,17 @@ def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         watch_access(asm, instruction, space, row, bits, offset, width, "load", strong=strong)
     places = [asm.target(item, type_.name) for item in items]
     rows = [row, offset, *(place for place, _ in places)]
-    if is_stale(asm, space):
-        late = late_rows(asm, instruction, items, type_)
-        call = StaleAccess(instruction.pc, vector * type_.bytes, "load", type_.bytes, late)
-        stale_record(asm, load_operation(space, bits, type_.bits, vector, stale=True), rows, call)
-    else:
-        asm.record(load_operation(space, bits, type_.bits, vector), rows)
+    asm.record(load_operation(space, bits, type_.bits, vector), rows)
     for _, finish in places:
         finish()
 
 
-def _load_by_address(
-    asm: Assembler, instruction: Instruction, items: tuple[Operand, ...], address: Address, type_: PtxType
-) -> None:
+def _load_by_address(asm: Assembler, instruction: Instruction, items: tuple[Operand, ...], address: Address) -> None:
     """A parameter by its address: kernel parameters lie in global memory, and nothing writes them."""
-    _check_width(Mods(instruction), len(items) * type_.bytes)
+    form = form_of(instruction, LoadStore)
+    type_ = form.type
+    if form.too_wide:
+        raise asm.unsupported(form.too_wide)
     row, bits, offset = asm.address(address)
     space = "global" if of_kernel(asm.entry, instruction) else "local"
     if space == "global":
@@ -252,37 +230,28 @@ def local_store(element: int, *, aligned: bool) -> NativeOperation:
     return store_operation("local", 64, element, 1, False, aligned=aligned)
 
 
-def load_operation(
-    space: str, bits: int, element: int, vector: int, *, aligned: bool = True, stale: bool = False
-) -> NativeOperation:
+def load_operation(space: str, bits: int, element: int, vector: int, *, aligned: bool = True) -> NativeOperation:
     """A load: operands are the row of the addresses, an offset, and the rows of the results. A load of a parameter
-    may start at any byte; the values of a ``stale`` load are Python's choice."""
+    may start at any byte."""
     width, align = element // 8 * vector, element // 8 if aligned else 1
 
     def build(code: OperationCode) -> None:
         everyone = code.mask
         place = addresses(code, located(code, 0, space, bits), space, width, width if aligned else 1, reads=True)
-        place = through_python(code, place, reads=True) if stale else place
         values = gather_all(code, place, f"u{element}", vector, align, coalesced=space in _COALESCED)
         code.mask = everyone  # an illegal access reads poison
         for k, value in enumerate(values):
             code.store(2 + k, value)
 
-    suffix = ".unaligned" * (not aligned) + ".stale" * stale
+    suffix = ".unaligned" * (not aligned)
     return NativeOperation(f"ld.{space}.{bits}.{element}x{vector}{suffix}", build)
 
 
 @native("st")
 def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    operands = list(instruction.operands)
-    take_cache_hint(asm, mods, operands)
-    space, vector, type_ = _take(mods)
-    if len(operands) != 2:
-        raise mods.unsupported("expected an address and a value")
-    _check_width(mods, vector * type_.bytes)
-    if space == "const":
-        raise mods.unsupported("constant memory is read-only")
-    address, value = operands
+    form = form_of(instruction, LoadStore)
+    address, value = without_policy(asm, instruction, form.hint)
+    space, vector, type_ = form.space, form.vector, form.type
     items = asm.vector(value)
     if len(items) != vector:
         raise mods.unsupported(f"expected {vector} values")
@@ -298,39 +267,29 @@ def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         width, strong = vector * type_.bytes, strong_effect(asm, mods)
         written = type_.bytes, sources
         watch_access(asm, instruction, space, row, bits, offset, width, "store", strong=strong, written=written)
-    aligned = not any(mod.startswith("param") for mod in instruction.mods)
+    aligned = form.space != "param"
     checked = asm.checked and space != "local"
-    if is_stale(asm, space):
-        call = StaleAccess(instruction.pc, vector * type_.bytes, "store", type_.bytes)
-        operation = store_operation(space, bits, type_.bits, vector, checked, stale=True)
-        stale_record(asm, operation, [row, offset, *sources], call)
-        return
     operation = store_operation(space, bits, type_.bits, vector, checked, aligned=aligned)
     asm.record(operation, [row, offset, *sources])
 
 
 def store_operation(
-    space: str, bits: int, element: int, vector: int, checked: bool, *, aligned: bool = True, stale: bool = False
+    space: str, bits: int, element: int, vector: int, checked: bool, *, aligned: bool = True
 ) -> NativeOperation:
     """A store. With ``checked``, no lane may find another lane's value in its place after it; without ``aligned``,
-    it may start at any byte of a parameter; Python executes a ``stale`` one."""
+    it may start at any byte of a parameter."""
     width, align = element // 8 * vector, element // 8 if aligned else 1
 
     def build(code: OperationCode) -> None:
         place = addresses(code, located(code, 0, space, bits), space, width, width if aligned else 1)
-        target = through_python(code, place, reads=False) if stale else place
         values = [code.source(2 + k, f"u{element}") for k in range(vector)]
-        scatter_all(code, target, values, align, coalesced=space in _COALESCED)
-        if stale:
-            write_out(code, place)
-        if checked and stale:
-            check_step(code, space, located(code, 0, space, bits), lanes_that_differ(code))
-        elif checked:
+        scatter_all(code, place, values, align, coalesced=space in _COALESCED)
+        if checked:
             left = gather_all(code, place, f"u{element}", vector, align, coalesced=space in _COALESCED)
             differ = [one != other for one, other in zip(left, values, strict=True)]
             check_step(code, space, located(code, 0, space, bits), code.those(functools.reduce(operator.or_, differ)))
 
-    suffix = ".checked" * checked + ".unaligned" * (not aligned) + ".stale" * stale
+    suffix = ".checked" * checked + ".unaligned" * (not aligned)
     return NativeOperation(f"st.{space}.{bits}.{element}x{vector}{suffix}", build)
 
 
@@ -357,6 +316,5 @@ def _pmevent(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 def _griddepcontrol(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Launches run one after the other, so the grids that a grid depends on are complete; a check uses the accesses
     after it."""
-    if mods.choice(("wait", "launch_dependents")) == "wait" and asm.checked:
+    if form_of(instruction, Form).name == "griddepcontrol.wait" and asm.checked:
         asm.record(NativeOperation("griddepcontrol.wait", lambda code: code.hand_over(wait_for_grids)), [])
-    mods.done()

@@ -9,14 +9,15 @@ from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.lanes import WORD64
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.transfers import copy_within, store_box, store_bytes, store_words
-from warpsan.ptx.forms import OPERATIONS, SHARED_REDUCTIONS
+from warpsan.ptx.grammar import form_of
 from warpsan.ptx.ir import Instruction
-from warpsan.ptx.modifiers import Mods, require
+from warpsan.ptx.modifiers import Mods
+from warpsan.ptx.synchronising import AsyncReduction, BulkReduction, TensorReduction
 from warpsan.ptx.types import TYPES, PtxType
 from warpsan.semantics.atomic import update_of
-from warpsan.semantics.bulk import bytes_operands, shared_address, take_box, take_ways, wide_row
+from warpsan.semantics.bulk import box_operands, bytes_operands, shared_address
 from warpsan.semantics.floating import is_half
-from warpsan.semantics.move import take_cache_hint
+from warpsan.semantics.move import without_policy
 
 __all__: list[str] = []
 
@@ -49,26 +50,13 @@ def _combination(asm: Assembler, name: str, type_: PtxType) -> NativeOperation:
 @native("cp.reduce.async.bulk")
 def _bytes(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """One lane combines many bytes with those in global memory, or in the shared memory of another CTA."""
-    for part in ("reduce", "async", "bulk"):
-        mods.choice((part,))
-    operands = list(instruction.operands)
-    take_cache_hint(asm, mods, operands)
-    target, source = take_ways(mods)
-    within = target != "global"
-    mods.choice(("mbarrier::complete_tx::bytes",) if within else ("bulk_group",))
-    if source == "global":
-        raise mods.unsupported("reductions of global memory into shared memory do not exist")
-    name, type_ = mods.choice(SHARED_REDUCTIONS if within else OPERATIONS), mods.type()
-    if within:
-        require(mods, type_, SHARED_REDUCTIONS[name])
-    elif is_half(type_) and type_.lanes == 1 and name == "add" and not mods.flag("noftz"):
-        raise mods.unsupported("16-bit floating point needs .noftz")
-    bitwise = name in ("and", "or", "xor")
-    if not _exists(asm, name, type_) or (not within and (type_.kind == "b") != bitwise):
+    form = form_of(instruction, BulkReduction)
+    operands, within = without_policy(asm, instruction, form.hint), form.way[0] != "global"
+    name, type_ = form.combination
+    if not _exists(asm, name, type_):
         raise mods.unsupported(f".{name} on .{type_.name} is not modelled")
-    mods.done()
     combine = type_.bytes << 16 | asm.number_of(_combination(asm, name, type_)) + 1
-    words = bytes_operands(asm, instruction, operands, (target, "shared::cta"), combine)
+    words = bytes_operands(asm, instruction, operands, form.way, combine)
     operation, function = ("red.shared::cluster.bulk", copy_within) if within else ("bulk.store", store_bytes)
     asm.record(NativeOperation(operation, lambda code: code.hand_over(function)), words)
 
@@ -76,18 +64,12 @@ def _bytes(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 @native("red.async")
 def _words(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """An atomic update whose bytes an mbarrier counts."""
-    for part in ("async", "relaxed", "cluster"):
-        mods.choice((part,))
-    mods.choice(("shared::cluster",), default="")
-    mods.choice(("mbarrier::complete_tx::bytes",))
-    name = mods.choice(SHARED_REDUCTIONS)
-    type_ = mods.type()
-    require(mods, type_, SHARED_REDUCTIONS[name])
-    mods.done()
+    form = form_of(instruction, AsyncReduction)
+    type_ = form.type
     source = asm.source(instruction.operands[1], f"b{type_.bits}")
     place = shared_address(asm, instruction.operands[0], "shared::cluster")
     mbarrier = shared_address(asm, instruction.operands[2], "shared::cluster")
-    combine = type_.bytes << 16 | asm.number_of(_combination(asm, name, type_)) + 1
+    combine = type_.bytes << 16 | asm.number_of(_combination(asm, form.operation, type_)) + 1
     words = [*place, *mbarrier, type_.bytes, 1, instruction.pc, combine, source]
     asm.record(NativeOperation("red.shared::cluster.async", lambda code: code.hand_over(store_words)), words)
 
@@ -95,25 +77,11 @@ def _words(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 @native("cp.reduce.async.bulk.tensor")
 def _box(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """One lane combines a box with that of a tensor, in tile mode. The type is the tensor map's."""
-    for part in ("reduce", "async", "bulk", "tensor"):
-        mods.choice((part,))
-    box = take_box(mods)
-    operands = list(instruction.operands)
-    take_cache_hint(asm, mods, operands)
-    mods.flag("tile")
-    mods.choice(("global",))
-    if not mods.flag("bulk_group"):
-        raise mods.unsupported("reductions into shared memory are not modelled")
-    mods.choice(("shared::cta",))
-    name = mods.choice(OPERATIONS)
-    mods.done()
-    row, bits, offset = asm.address(box.map)
+    form = form_of(instruction, TensorReduction)
+    name, operands = form.operation, without_policy(asm, instruction, form.hint)
     kinds = [TYPES[each] for each in layout.COMBINED]
     numbers = [asm.number_of(_combination(asm, name, each)) + 1 if _exists(asm, name, each) else 0 for each in kinds]
     begin = len(asm.lists)
     asm.lists += numbers
-    shared = shared_address(asm, operands[1], "shared")
-    coordinates = [asm.source(each, "s32") for each in box.coordinates]
-    place = wide_row(asm, row, bits), offset
-    words = [*shared, *place, instruction.pc, len(coordinates), 0, 0, begin, *coordinates]
+    words = box_operands(asm, instruction, form, operands, begin)
     asm.record(NativeOperation("tensor.store", lambda code: code.hand_over(store_box)), words)

@@ -11,8 +11,10 @@ from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.trace import trace_fence
 from warpsan.host.tensor_map import ALIGNMENT, BYTE_STRIDES, CHUNK, DESCRIPTOR_BYTES, FIELDS
+from warpsan.ptx.grammar import form_of
 from warpsan.ptx.ir import Immediate, Instruction, Operand
 from warpsan.ptx.modifiers import Mods, take_space
+from warpsan.ptx.synchronising import TensorMapCopy
 from warpsan.semantics.move import load_operation, store_operation
 from warpsan.semantics.watched import watch_access
 
@@ -53,15 +55,8 @@ def _replace(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 @native("tensormap.cp_fenceproxy")
 def _copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """The first of a warp's lanes copies a map from shared to global memory."""
-    for name in ("cp_fenceproxy", "global", "shared::cta", "tensormap::generic", "release"):
-        mods.choice((name,))
-    mods.choice(("cta", "cluster", "gpu", "sys"))
-    mods.choice(("sync",))
-    mods.choice(("aligned",))
-    mods.done()
-    target, source, size = instruction.operands
-    if size != Immediate(DESCRIPTOR_BYTES):
-        raise mods.unsupported(f"the size must be {DESCRIPTOR_BYTES}")
+    form_of(instruction, TensorMapCopy)
+    target, source, _ = instruction.operands
     guard, leader = asm.guard, asm.temporary(1)
     asm.guard = 0  # no lane with a true guard: no leader
     asm.lanewise("mov.pred", lambda x: x, [leader], [asm.source(Immediate(0), "pred")], ["pred"], ["pred"])

@@ -3,7 +3,6 @@ products and the single-bit type are not modelled."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +15,10 @@ from warpsan.engine.numeric import widened
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.products import commit_products, fence_products, look_at_registers
 from warpsan.numerics.tensor_cores import rule_of
+from warpsan.ptx.grammar import Form, form_of, has_form
 from warpsan.ptx.ir import Immediate, Instruction, Operand, Register, Vector
 from warpsan.ptx.modifiers import Mods
+from warpsan.ptx.synchronising import Product
 from warpsan.semantics.factors import Factor, as_factor, store_factors, store_fragments
 from warpsan.semantics.integer_sums import IntegerSum
 from warpsan.semantics.sums import ALTERNATING, TileSum, stacked, store_half
@@ -144,16 +145,10 @@ def product_list(asm: Assembler, instruction: Instruction, numbers: Numbers | No
         For types, shapes or operands that are not modelled.
     """
     mods = Mods(instruction)
-    for name in ("mma_async", "sync", "aligned"):
-        mods.choice((name,))
-    saturates = mods.flag("satfinite")
-    shape = re.fullmatch(r"m64n(\d+)k(\d+)", mods.left.pop(0)) if mods.left else None
-    if shape is None or len(mods.left) != 3:
-        raise mods.unsupported("expected a shape m64nNkK and three types")
-    columns, depth = int(shape[1]), int(shape[2])
-    result, kind, kind_b = mods.left
+    form = form_of(instruction, Product)
+    (columns, depth), (result, kind, kind_b) = form.shape, form.types
     partners = next((each for each in _RESULTS if {kind, kind_b} <= set(each)), None)
-    if partners is None or result not in _RESULTS[partners] or (saturates and result != "s32"):
+    if partners is None or result not in _RESULTS[partners] or (form.saturates and result != "s32"):
         raise mods.unsupported("these operand types are not modelled")
     step = 16 if result == "s32" and columns > 32 else 8
     if depth != _DEPTH[kind] or not 8 <= columns <= 256 or columns % step:
@@ -188,7 +183,7 @@ def product_list(asm: Assembler, instruction: Instruction, numbers: Numbers | No
     words[layout.L_SIGN] = int(values[:2] in ([1, -1], [-1, 1]))
     numbers = numbers or FLOATS
     load = _fragment(kind, numbers) if in_registers else _loaded(kind, not trans_a, numbers)
-    tile: TileSum | IntegerSum = IntegerSum(depth, saturates)
+    tile: TileSum | IntegerSum = IntegerSum(depth, form.saturates)
     if result != "s32":
         tile = TileSum(rule_of(asm.target_name, "wgmma", kind, depth, result, kind_b), depth, result, asm.numerics)
     for place, operation in (
@@ -214,7 +209,7 @@ def _sets(asm: Assembler) -> dict[tuple[tuple[str, ...], str], int]:
     """
     if not asm.product_sets:
         for instruction in asm.entry.instructions:
-            if instruction.opcode == "wgmma" and instruction.mods[:1] == ("mma_async",):
+            if has_form(instruction, Product):
                 for operand, kind in zip(instruction.operands[:2], (*instruction.mods[-3:-2], ""), strict=False):
                     if isinstance(operand, Vector):
                         names = tuple(item.name for item in operand.items if isinstance(item, Register))
@@ -274,9 +269,7 @@ def _names(asm: Assembler, operand: Operand, number: int) -> tuple[str, ...]:
 @native("wgmma.fence", "wgmma.commit_group")
 def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """``wgmma.fence`` orders accesses to registers, which are never delayed here: only the checks use it."""
-    action = mods.choice(("fence", "commit_group"))
-    mods.only("sync", "aligned")
-    if action == "commit_group":
+    if form_of(instruction, Form).name == "wgmma.commit_group":
         asm.record(NativeOperation("wgmma.commit_group", lambda code: code.hand_over(commit_products)), [])
     elif asm.checked or asm.traced:
         asm.record(NativeOperation("wgmma.fence", lambda code: code.hand_over(fence_products)), [])

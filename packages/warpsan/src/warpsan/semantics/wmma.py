@@ -14,12 +14,10 @@ from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.lanes import POINTER, WORD32, Lanes, llvm_type
 from warpsan.engine.layout import WARP
 from warpsan.engine.operation import NativeOperation, OperationCode
-from warpsan.engine.stale import StaleAccess
 from warpsan.ptx.forms import A_ORDER, B_ORDER
 from warpsan.ptx.ir import Instruction, Operand
 from warpsan.ptx.modifiers import Mods, take_space
 from warpsan.semantics.matrix import product_operation
-from warpsan.semantics.stale import is_stale, stale_record, through_python, write_out
 from warpsan.semantics.sums import stacked
 from warpsan.semantics.warp import needs_whole_warp
 from warpsan.semantics.watched import watch_access
@@ -86,8 +84,7 @@ def _move(asm: Assembler, instruction: Instruction, mods: Mods, action: str) -> 
     items = asm.vector(fragment)
     if len(items) != len(orders):
         raise mods.unsupported("wrong number of registers")
-    stale = is_stale(asm, space)
-    name = f"wmma.{action}.{matrix}.{size}.{space}{'.flip' * flip}{'.stale' * stale}"
+    name = f"wmma.{action}.{matrix}.{size}.{space}{'.flip' * flip}"
     if action == "load":
         _watch(asm, instruction, space, rows, "load", [])
         registers, build = [asm.target(item, "b32")[0] for item in items], _load
@@ -98,11 +95,8 @@ def _move(asm: Assembler, instruction: Instruction, mods: Mods, action: str) -> 
             held = NativeOperation(f"{name}.pieces", lambda code: _keep_pieces(code, len(rows), orders, size))
             asm.record(held, [*pieces, *registers])
         _watch(asm, instruction, space, rows, "store", pieces)
-    operation = NativeOperation(name, lambda code: build(code, len(rows), orders, size, space, stale=stale))
-    if stale:
-        stale_record(asm, operation, [*rows, *registers], StaleAccess(instruction.pc, _PIECE, action, _PIECE))
-    else:
-        asm.record(operation, [*rows, *registers])
+    operation = NativeOperation(name, lambda code: build(code, len(rows), orders, size, space))
+    asm.record(operation, [*rows, *registers])
 
 
 def _watch(asm: Assembler, instruction: Instruction, space: str, rows: list[int], does: str, pieces: list[int]) -> None:
@@ -159,12 +153,11 @@ def _pointers(place: Lanes) -> list[Any]:
     return [b.inttoptr(b.extract_element(place.value, WORD32(lane)), POINTER) for lane in range(WARP)]
 
 
-def _load(code: OperationCode, turns: int, orders: list[list[int]], size: int, space: str, *, stale: bool) -> None:
+def _load(code: OperationCode, turns: int, orders: list[list[int]], size: int, space: str) -> None:
     b, line = code.builder, llvm_type("u8", _PIECE)
     pieces: list[Lanes] = []
     for place in _turns(code, turns, space, reads=True):
-        source = through_python(code, place, reads=True) if stale else place
-        pieces += [Lanes(b, b.load(each, typ=line, align=_PIECE), "u8") for each in _pointers(source)]
+        pieces += [Lanes(b, b.load(each, typ=line, align=_PIECE), "u8") for each in _pointers(place)]
     tile = stacked(pieces).as_type("u16" if size == 2 else "u32")
     for k, order in enumerate(orders):
         b.store(tile.shuffled(order).value, code.row(turns + k), align=64)
@@ -177,14 +170,12 @@ def _keep_pieces(code: OperationCode, turns: int, orders: list[list[int]], size:
         code.builder.store(tile.shuffled(range(row * turn, row * turn + row)).value, code.row(turn), align=64)
 
 
-def _store(code: OperationCode, turns: int, orders: list[list[int]], size: int, space: str, *, stale: bool) -> None:
+def _store(code: OperationCode, turns: int, orders: list[list[int]], size: int, space: str) -> None:
     tile = _tile_of(code, turns, orders, size)
     for turn, place in enumerate(_turns(code, turns, space, reads=False)):
-        for lane, pointer in enumerate(_pointers(through_python(code, place, reads=False) if stale else place)):
+        for lane, pointer in enumerate(_pointers(place)):
             first = _PIECE * (WARP * turn + lane)
             code.builder.store(tile.shuffled(range(first, first + _PIECE)).value, pointer, align=_PIECE)
-        if stale:
-            write_out(code, place)
 
 
 def _tile_of(code: OperationCode, turns: int, orders: list[list[int]], size: int) -> Lanes:

@@ -69,14 +69,7 @@ class SanitizeOptions:
             help="Volatile accesses: plain data, or relaxed operations of system scope, as PTX defines them.",
         ),
     ] = "sync"
-    reads: Annotated[
-        str,
-        typer.Option(
-            metavar="latest|stale",
-            help="Values of reads: the latest write, or any value that PTX's memory model allows, drawn by the seed.",
-        ),
-    ] = "latest"
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random order and of stale reads.")] = 0
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random order.")] = 0
     max_steps: MaxStepsOption = None
     numerics: NumericsOption = None
     self_profile: SelfProfileOption = False
@@ -113,8 +106,6 @@ class SanitizeOptions:
 
         if self.volatile not in ("data", "sync"):
             raise UserError(f"--volatile takes data or sync, not {self.volatile!r}")
-        if self.reads not in ("latest", "stale"):
-            raise UserError(f"--reads takes latest or stale, not {self.reads!r}")
         if self.schedule not in (*SCHEDULES, "all"):
             raise UserError(f"--schedule takes {', '.join(SCHEDULES)} or all, not {self.schedule!r}")
         if self.async_mode not in (*ASYNC_MODES, "both"):
@@ -126,7 +117,6 @@ class SanitizeOptions:
             async_modes=ASYNC_MODES if self.async_mode == "both" else (self.async_mode,),
             strict=self.strict,
             volatile=self.volatile,
-            reads=self.reads,
             seed=self.seed,
             max_steps=self.max_steps or MAX_STEPS,
             numerics=checked_numerics(self.numerics),

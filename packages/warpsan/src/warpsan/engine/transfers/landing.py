@@ -7,7 +7,6 @@ kept until then, or until the buffer is full.
 
 from __future__ import annotations
 
-from warpsan.checks.orders import SAME_CLUSTER
 from warpsan.engine.clocks import completed, operation_time, release_to, warps_of_cluster
 from warpsan.engine.copies import count_unwaited
 from warpsan.engine.flights import copy_came, others_know, read_range, reads_range_complete
@@ -67,7 +66,6 @@ from warpsan.engine.layout import (
 from warpsan.engine.mbarriers import actor_of, bytes_came, bytes_counted, cta_alive, is_far, vectors_of
 from warpsan.engine.recorded import record_lines, record_update
 from warpsan.engine.reset import draw
-from warpsan.engine.stale_events import mbarrier_arrival
 from warpsan.engine.suspects import broken_rule, current_instruction
 from warpsan.engine.trace import trace_advance
 from warpsan.engine.traffic import count_stretch
@@ -350,7 +348,6 @@ def combine_words(context: int, entry: int) -> int:
             if status != 0:
                 return status
         release_to(context, warp, vectors_of(context, mbarrier, is_far(context, warp, mbarrier)))
-    mbarrier_arrival(context, warp, mbarrier, SAME_CLUSTER + 1)
     put(context, entry, shared_place(context, entry), source, size)
     return signal(context, entry)
 
