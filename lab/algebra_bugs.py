@@ -57,8 +57,11 @@ def excluded(bug: Bug) -> str:
 
 
 def quick_problems(bug: Bug) -> Iterator[Problem]:
-    """Problems of the judge's quick cases for a bug that can run in a ring, each once."""
-    yield from dict.fromkeys(spec.problem.with_(scale=SCALE) for spec in specs_of(bug) if has_codes(spec.problem))
+    """Problems of the judge's quick cases for a bug of a kernel, that the kernel takes and that can run in a ring, each
+    once."""
+    taken = {*bug.candidate.takes} if isinstance(bug.candidate, CudaKernel) else set()
+    problems = (spec.problem for spec in specs_of(bug) if taken.issuperset(spec.problem.extras))
+    yield from dict.fromkeys(problem.with_(scale=SCALE) for problem in problems if has_codes(problem))
 
 
 def bug_entry(bug: Bug) -> dict[str, str]:
