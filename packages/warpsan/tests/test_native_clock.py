@@ -9,7 +9,7 @@ import warpsan
 from outcomes import alike
 from sdpalab.bugs import replace_once
 from source_bugs import BUGS, Edit
-from source_programs import PROGRAMS
+from source_programs import DEVICE, PROGRAMS
 from warpsan.build.builder import build
 from warpsan.build.source import Module
 from warpsan.engine import layout, state
@@ -130,7 +130,8 @@ def test_a_clock_that_restarts_every_few_blocks_finds_the_same(broken: int, monk
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.program}: {bug.name}")
 def test_planted_bugs_are_reported_at_any_time(bug: Edit, monkeypatch: pytest.MonkeyPatch) -> None:
     program = PROGRAMS[bug.program]
-    ptx = build(Module("program.cu", replace_once(program.source, *bug.edits, where=bug.program), "entry")).ptx.decode()
+    source = replace_once(program.source, *bug.edits, where=bug.program)
+    ptx = build(Module("program.cu", source, "entry", include_dirs=(DEVICE,))).ptx.decode()
     given = np.random.default_rng(program.n).integers(0, 1 << 32, program.n, dtype=np.uint32)
     smem = program.dynamic_smem if bug.dynamic_smem is None else bug.dynamic_smem
     outcomes = []
