@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import make_inputs
-from sdpalab.judge.rule.reference import attention_float64
+from sdpalab.inputs.reference import attention_float64
 from sdpalab.kernels.registry import KERNELS, get, needs
 from sdpalab.problem import Problem
 from sdpalab.run.simulated import SimulatedExecutor
