@@ -21,7 +21,8 @@ from warpsan.engine.translate import symbol
 def test_fields_lie_one_after_the_other_at_multiples_of_their_size() -> None:
     assert [Whole.offset(name) for name in Whole.fields] == [0, 1, 4, 8, 16, 24, 40, 72]
     assert (Whole.size, Pair.size) == (80, 16)
-    assert Whole.fields["pair"].kind is Pair and Whole.fields["pairs"].kind == PointerTo(Pair)
+    assert Whole.fields["pair"].kind is Pair
+    assert Whole.fields["pairs"].kind == PointerTo(Pair)
 
 
 @pytest.mark.parametrize("function", STRUCTS, ids=lambda function: function.__name__)

@@ -8,16 +8,17 @@ A struct declares its fields by annotations, in the order of their memory::
         vector: Pointer[i64]
         paths: Pointer[Path] = inline(33)  # 33 structs within this one
 
-An object is the address of a struct; reading and assigning an attribute loads and stores the field. A pointer's elements
-are ``pointer[k]``, and ``pointer.at(k)`` is a pointer to an element. Structs and pointers in arithmetic are their
-addresses in bytes, and the result is a number. :mod:`~warpsan.engine.translate` replaces all this by LLVM instructions;
-it also works in plain Python, so that a debugger can step through translated functions.
+An object is the address of a struct; reading and assigning an attribute loads and stores the field. The elements of a
+pointer are ``pointer[k]``, and ``pointer.at(k)`` is a pointer to an element. Structs and pointers in arithmetic are
+their addresses in bytes, and the result is a number. :mod:`~warpsan.engine.translate` replaces all this by LLVM
+instructions; it also works in plain Python, so that a debugger can step through translated functions.
 """
 
 from __future__ import annotations
 
 import ast
 import ctypes
+import inspect
 import operator
 import sys
 from collections.abc import Mapping
@@ -163,7 +164,7 @@ class Struct(_Place):
 
     def __init_subclass__(cls) -> None:
         names, offset, fields = vars(sys.modules[cls.__module__]) | {cls.__name__: cls}, 0, {}
-        for name, annotation in cls.__dict__.get("__annotations__", {}).items():
+        for name, annotation in inspect.get_annotations(cls).items():
             kind, given = kind_of(ast.parse(annotation, mode="eval").body, names), cls.__dict__.get(name)
             count = given.count if isinstance(given, _Inline) else 0
             element = kind.element if count and isinstance(kind, PointerTo) else kind

@@ -6,9 +6,9 @@ takes about 1 s, and LLVM a few more. The functions remain Python, which a debug
 (:mod:`~warpsan.engine.words`).
 
 A function may assign to names, fields of structs and elements of pointers (:mod:`~warpsan.engine.structs`), whose kinds
-follow from the annotations of functions and structs. It may call others, and use ``if``, ``while``, ``for name in range(...)``, ``break``,
-``continue``, ``return``, integer operators, comparisons, ``and``, ``or``, ``not`` and conditional expressions. Division
-rounds down, as in Python; arithmetic wraps at 64 bits.
+follow from annotations; call others; and use ``if``, ``while``, ``for name in range(...)``, ``break``, ``continue``,
+``return``, integer operators, comparisons, ``and``, ``or``, ``not`` and conditional expressions. Division rounds down,
+as in Python; arithmetic wraps at 64 bits.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _source_of(function: Callable[..., Any]) -> str:
     return text
 
 
-_NUMBERS = ("int", "bool", "None", "SupportsIndex")
+_NUMBERS = (None, "int", "bool", "None", "SupportsIndex")
 
 
 def _bits(kind: Kind) -> int:
@@ -126,7 +126,7 @@ def _bits(kind: Kind) -> int:
 @functools.cache
 def _declared(function: Callable[..., Any], name: str) -> Kind | None:
     """The kind of a parameter, or of the result (``return``); None for a number."""
-    annotation = function.__annotations__[name]
+    annotation = function.__annotations__.get(name)
     if annotation in _NUMBERS:
         return None
     return kind_of(ast.parse(annotation, mode="eval").body, function.__globals__)
