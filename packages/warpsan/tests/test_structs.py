@@ -14,7 +14,7 @@ import translated_structs
 from translated_structs import STRUCTS, Pair, Whole
 from warpsan.engine.compiler import compile_functions, target_name
 from warpsan.engine.library import Library
-from warpsan.engine.structs import PointerTo
+from warpsan.engine.structs import PtrTo
 from warpsan.engine.translate import symbol
 
 
@@ -22,7 +22,7 @@ def test_fields_lie_one_after_the_other_at_multiples_of_their_size() -> None:
     assert [Whole.offset(name) for name in Whole.fields] == [0, 1, 4, 8, 16, 24, 40, 72]
     assert (Whole.size, Pair.size) == (80, 16)
     assert Whole.fields["pair"].kind is Pair
-    assert Whole.fields["pairs"].kind == PointerTo(Pair)
+    assert Whole.fields["pairs"].kind == PtrTo(Pair)
 
 
 @pytest.mark.parametrize("function", STRUCTS, ids=lambda function: function.__name__)

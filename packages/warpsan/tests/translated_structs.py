@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from warpsan.engine.structs import NULL, Pointer, Struct, i32, i64, inline, u8
+from warpsan.engine.structs import NULL, NativeStruct, Ptr, i32, i64, inline, u8
 from warpsan.engine.words import fill, load64
 
 
-class Pair(Struct):
+class Pair(NativeStruct):
     left: i64
     right: i32
 
 
-class Whole(Struct):
+class Whole(NativeStruct):
     small: u8
-    bytes: Pointer[u8] = inline(3)
+    bytes: Ptr[u8] = inline(3)
     middle: i32
     large: i64
     pair: Pair
-    words: Pointer[i32] = inline(4)
-    own: Pointer[Pair] = inline(2)
-    pairs: Pointer[Pair]
+    words: Ptr[i32] = inline(4)
+    own: Ptr[Pair] = inline(2)
+    pairs: Ptr[Pair]
 
 
-def pointer_to_pairs(address: int) -> Pointer[Pair]:
-    return Pointer(address, Pair)
+def pointer_to_pairs(address: int) -> Ptr[Pair]:
+    return Ptr(address, Pair)
 
 
 def scalars(whole: Whole, k: int, value: int) -> int:

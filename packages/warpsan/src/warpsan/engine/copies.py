@@ -6,11 +6,9 @@ lane waits for its group (:mod:`warpsan.replay.async_copy`).
 
 from __future__ import annotations
 
+from warpsan.engine.context import Context
 from warpsan.engine.layout import (
-    CHECKED,
-    COPIES,
     COPIES_FLYING,
-    COPY_COUNT,
     COPY_GROUP,
     COPY_GROUPS,
     COPY_INSTRUCTION,
@@ -22,23 +20,13 @@ from warpsan.engine.layout import (
     COPY_TRACED,
     COPY_WIDTH,
     COPY_WORDS,
-    CTA_COUNT,
-    CURRENT,
-    CURRENT_SHARED,
-    CURRENT_STATE,
-    EARLY,
     FULL,
     MANY_COPIES,
     MOST_COPIES,
     OPERANDS,
-    SCRATCH,
     SCRATCH_PLACES,
-    TRACED_COPY,
-    UNWAITED,
-    WARP_COUNT,
     WARP_CTA,
     WARP_WORDS,
-    WARPS,
 )
 from warpsan.engine.trace import trace_landing
 from warpsan.engine.watch import copies_landed
@@ -48,25 +36,25 @@ from warpsan.engine.words import copy, fill, load32, load64, popcount, store64
 __all__ = ["count_unwaited", "drop_landed", "issue_copies", "land_copy", "wait_for_copies"]
 
 
-def count_unwaited(context: int) -> None:
+def count_unwaited(context: Context) -> None:
     """All threads have exited: count the copies that they have not waited for."""
-    for warp in range(load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)):
-        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * warp
-        first = load64(context + 8 * COPIES) + 8 * COPY_WORDS * MOST_COPIES * warp
+    for warp in range(context.warp_count * context.cta_count):
+        state = context.warps + 8 * WARP_WORDS * warp
+        first = context.copies + 8 * COPY_WORDS * MOST_COPIES * warp
         for k in range(load64(state + 8 * COPIES_FLYING)):
             entry = first + 8 * COPY_WORDS * k
-            place = load64(context + 8 * UNWAITED) + 8 * load64(entry + 8 * COPY_INSTRUCTION)
-            store64(place, load64(place) + popcount(load64(entry + 8 * COPY_MASK)))
+            place = context.unwaited.at(load64(entry + 8 * COPY_INSTRUCTION))
+            place[0] += popcount(load64(entry + 8 * COPY_MASK))
 
 
-def issue_copies(context: int, entry: int) -> int:
+def issue_copies(context: Context, entry: int) -> int:
     """Put a complete entry in flight, or execute it at once in the early mode. Returns a status."""
-    state = load64(context + 8 * CURRENT_STATE)
+    state = context.current_state
     mask, width = load64(entry + 8 * COPY_MASK), load64(entry + 8 * COPY_WIDTH)
-    early, number = load64(context + 8 * EARLY), load64(context + 8 * COPY_COUNT) + 1
-    store64(context + 8 * COPY_COUNT, number)
+    early, number = context.early, context.copy_count + 1
+    context.copy_count = number
     store64(entry + 8 * COPY_NUMBER, number)
-    store64(entry + 8 * COPY_TRACED, load64(context + 8 * TRACED_COPY) == number)
+    store64(entry + 8 * COPY_TRACED, context.traced_copy == number)
     for lane in range(32):
         if mask >> lane & 1:
             if early:
@@ -77,7 +65,7 @@ def issue_copies(context: int, entry: int) -> int:
     store64(state + 8 * COPIES_FLYING, flying)
     if flying < MOST_COPIES:
         return 0
-    first = load64(context + 8 * COPIES) + 8 * COPY_WORDS * MOST_COPIES * load64(context + 8 * CURRENT)
+    first = context.copies + 8 * COPY_WORDS * MOST_COPIES * context.current
     return FULL if drop_landed(state, first, 0) >= MOST_COPIES else 0
 
 
@@ -113,14 +101,14 @@ def land_copy(entry: int, lane: int, width: int) -> None:
     copy(target, source, size)
 
 
-def wait_for_copies(registers: int, record: int, mask: int, context: int) -> int:
+def wait_for_copies(registers: int, record: int, mask: int, context: Context) -> int:
     """The active lanes wait for all but their last groups, whose number the record has; -1: for all copies."""
-    state, keep = load64(context + 8 * CURRENT_STATE), load32(record + 4 * OPERANDS)
+    state, keep = context.current_state, load32(record + 4 * OPERANDS)
     flying = load64(state + 8 * COPIES_FLYING)
-    first = load64(context + 8 * COPIES) + 8 * COPY_WORDS * MOST_COPIES * load64(context + 8 * CURRENT)
-    late, checked = load64(context + 8 * EARLY) == 0, load64(context + 8 * CHECKED)
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
-    shared = load64(context + 8 * CURRENT_SHARED)
+    first = context.copies + 8 * COPY_WORDS * MOST_COPIES * context.current
+    late, checked = context.early == 0, context.checked
+    places = context.scratch + SCRATCH_PLACES
+    shared = context.current_shared
     left = 0
     for k in range(flying):
         entry = first + 8 * COPY_WORDS * k

@@ -111,7 +111,7 @@ class NativeCode:
         self._ctas = np.full(self.clusters * together, -1, np.int64)
         self._ctas[: len(ctas)] = ctas
 
-    def state(self, words: Mapping[int, int] | None = None) -> State:
+    def state(self, words: Mapping[str, int] | None = None) -> State:
         """The memory of one thread; ``words`` as in :class:`~warpsan.engine.state.State`."""
         return State(self.setup, self.space, self.decoded, self._table, self._template, self._ctas, words)
 
@@ -123,9 +123,9 @@ class NativeCode:
         StepLimit
             If the clock of the checks is exhausted.
         """
-        status = int(self._loop(state.context.ctypes.data, begin, end))
+        status = int(self._loop(state.context.address, begin, end))
         if status == layout.LATE:
-            most = int(state.context[layout.TIME_LIMIT])
+            most = state.context.time_limit
             raise StepLimit(f"the checks follow at most {most} releases and asynchronous operations of a cluster")
         return status
 
@@ -163,16 +163,16 @@ def _run(
             raise state.host.error
     if layout.NOT_ALGEBRAIC in statuses:
         state = states[statuses.index(layout.NOT_ALGEBRAIC)]
-        raise NotAlgebraic(decoded.sites[int(state.context[layout.CURRENT_PC])])
+        raise NotAlgebraic(decoded.sites[state.context.current_pc])
     if layout.REFUSED in statuses:
-        place = int(states[statuses.index(layout.REFUSED)].context[layout.CURRENT_PC])
+        place = states[statuses.index(layout.REFUSED)].context.current_pc
         if not setup.checks:
             raise decoded.refused[place].again()
     if any(statuses):
         return layout.WHY[max(statuses) - layout.GIVE_UP]
     if setup.checks and _conflict(states):
         return "race"
-    steps = sum(int(state.context[layout.STEPS_TAKEN]) for state in states)
+    steps = sum(state.context.steps_taken for state in states)
     tally.steps += steps
     for state in states:
         tally.add(state.counted)
@@ -185,7 +185,7 @@ def _run(
 
 def accesses_of(states: Sequence[State]) -> Touched:
     """The launch's accesses to global memory."""
-    granule = 1 << int(states[0].context[layout.GLOBAL_SHIFT])
+    granule = 1 << states[0].context.global_shift
     return Touched(
         stretches([state.readers for state in states], 1 << layout.READ_SHIFT),
         stretches([state.writers for state in states], granule),
@@ -206,7 +206,7 @@ def _conflict(states: list[State]) -> bool:
     """Whether blocks of different threads accessed the same place of global memory, at least one writing."""
     if len(states) == 1:
         return False
-    shift = int(states[0].context[layout.GLOBAL_SHIFT])
+    shift = states[0].context.global_shift
     many = 1 << layout.READ_SHIFT - shift
     pages = np.flatnonzero(np.any([state.pages for state in states], axis=0))
     granules = 1 << layout.GLOBAL_PAGE_SHIFT - shift

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
+from warpsan.engine.context import Context
 from warpsan.engine.layout import (
     BLOCK_WORDS,
-    BLOCKS,
     FIRST_PART,
     PARKED,
     PART_BLOCK,
@@ -46,12 +46,12 @@ def lowest_parked(state: int) -> int:
     return low
 
 
-def polls(context: int, block: int) -> int:
+def polls(context: Context, block: int) -> int:
     """Whether a block is part of a polling loop; 2 if only memory can end it."""
-    return load32(load64(context + 8 * BLOCKS) + 4 * (BLOCK_WORDS * block + POLLS))
+    return load32(context.blocks + 4 * (BLOCK_WORDS * block + POLLS))
 
 
-def lowest_other(context: int, state: int) -> int:
+def lowest_other(context: Context, state: int) -> int:
     """The lowest block outside polling loops that has ready lanes; -1 if there are none."""
     low = -1
     for k in range(load64(state + 8 * PARTS)):
@@ -62,7 +62,7 @@ def lowest_other(context: int, state: int) -> int:
     return low
 
 
-def ready_elsewhere(context: int, state: int) -> int:
+def ready_elsewhere(context: Context, state: int) -> int:
     """Whether lanes of a warp are ready for a block outside the polling loops that only memory can end."""
     for k in range(load64(state + 8 * PARTS)):
         part = state + 8 * (FIRST_PART + PART_WORDS * k)

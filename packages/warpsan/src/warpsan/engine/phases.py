@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from warpsan.engine.layout import CHECKED, CURRENT, MB_PHASE, MBARRIER_RULE, OPERANDS
+from warpsan.engine.context import Context
+from warpsan.engine.layout import MB_PHASE, MBARRIER_RULE, OPERANDS
 from warpsan.engine.mbarriers import cta_of, mbarrier_at, mbarrier_instruction, offset_of, pass_on, use_mbarrier
 from warpsan.engine.suspects import broken_rule
 from warpsan.engine.words import load32, load64, store32
@@ -10,7 +11,7 @@ from warpsan.engine.words import load32, load64, store32
 __all__ = ["test_phase"]
 
 
-def test_phase(registers: int, record: int, mask: int, context: int) -> int:
+def test_phase(registers: int, record: int, mask: int, context: Context) -> int:
     """Operands are the address's row and offset, the row of the parities or state tokens, whether these are tokens,
     its order (:func:`~.mbarriers.arrive_in_order`), the row of the result, and the pc."""
     row, shift = registers + load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
@@ -47,6 +48,6 @@ def test_phase(registers: int, record: int, mask: int, context: int) -> int:
             continue
         store32(result, load32(result) | 1 << lane)
         passed |= 1 << lane
-        if load64(context + 8 * CHECKED) != 0:
-            pass_on(context, load64(context + 8 * CURRENT), entry, passed, load32(record + 4 * (OPERANDS + 4)))
+        if context.checked != 0:
+            pass_on(context, context.current, entry, passed, load32(record + 4 * (OPERANDS + 4)))
     return 0

@@ -2,11 +2,11 @@
 
 A struct declares its fields by annotations, in the order of their memory::
 
-    class Warp(Struct):
+    class Warp(NativeStruct):
         live: i64
         barrier: Barrier  # the address of another struct
-        vector: Pointer[i64]
-        paths: Pointer[Path] = inline(33)  # 33 structs within this one
+        vector: Ptr[i64]
+        paths: Ptr[Path] = inline(33)  # 33 structs within this one
 
 An object is the address of a struct; reading and assigning an attribute loads and stores the field. The elements of a
 pointer are ``pointer[k]``, and ``pointer.at(k)`` is a pointer to an element. Structs and pointers in arithmetic are
@@ -30,9 +30,9 @@ __all__ = [
     "Address",
     "Field",
     "Kind",
-    "Pointer",
-    "PointerTo",
-    "Struct",
+    "NativeStruct",
+    "Ptr",
+    "PtrTo",
     "i32",
     "i64",
     "inline",
@@ -58,7 +58,7 @@ _WORD = 8
 T = TypeVar("T")
 
 
-class _Place:
+class _Addressed:
     """An address; in arithmetic and comparisons it is a number."""
 
     __slots__ = ("address",)
@@ -85,7 +85,7 @@ class _Place:
         return self.address - operator.index(other)
 
 
-class Pointer(_Place, Generic[T]):
+class Ptr(_Addressed, Generic[T]):
     """The address of elements of one kind."""
 
     __slots__ = ("element",)
@@ -96,18 +96,19 @@ class Pointer(_Place, Generic[T]):
 
     def __getitem__(self, k: int) -> T:
         place = self.address + size_of(self.element) * k
-        return _reference(self.element, place) if is_struct(self.element) else _read(self.element, place)
+        element: T = _reference(self.element, place) if is_struct(self.element) else _read(self.element, place)
+        return element
 
     def __setitem__(self, k: int, value: T) -> None:
         _write(self.element, self.address + size_of(self.element) * k, value)
 
-    def at(self, k: int) -> Pointer[T]:
+    def at(self, k: int) -> Ptr[T]:
         """A pointer to element ``k``."""
-        return Pointer(self.address + size_of(self.element) * k, self.element)
+        return Ptr(self.address + size_of(self.element) * k, self.element)
 
 
 @dataclass(frozen=True)
-class PointerTo:
+class PtrTo:
     """The kind of a pointer, by the kind of its elements."""
 
     element: Kind
@@ -131,16 +132,16 @@ class Field:
     count: int
 
     @overload
-    def __get__(self, struct: None, owner: type[Struct]) -> Field: ...
+    def __get__(self, struct: None, owner: type[NativeStruct]) -> Field: ...
     @overload
-    def __get__(self, struct: Struct, owner: type[Struct]) -> Any: ...
-    def __get__(self, struct: Struct | None, owner: type[Struct]) -> Any:
+    def __get__(self, struct: NativeStruct, owner: type[NativeStruct]) -> Any: ...
+    def __get__(self, struct: NativeStruct | None, owner: type[NativeStruct]) -> Any:
         if struct is None:
             return self
         place = struct.address + self.offset
         return _reference(self.kind, place) if self.count else _read(self.kind, place)
 
-    def __set__(self, struct: Struct, value: Any) -> None:
+    def __set__(self, struct: NativeStruct, value: Any) -> None:
         _write(self.kind, struct.address + self.offset, value)
 
 
@@ -154,7 +155,7 @@ def inline(count: int) -> Any:
     return _Inline(count)
 
 
-class Struct(_Place):
+class NativeStruct(_Addressed):
     """The base of structs."""
 
     __slots__ = ()
@@ -167,7 +168,7 @@ class Struct(_Place):
         for name, annotation in inspect.get_annotations(cls).items():
             kind, given = kind_of(ast.parse(annotation, mode="eval").body, names), cls.__dict__.get(name)
             count = given.count if isinstance(given, _Inline) else 0
-            element = kind.element if count and isinstance(kind, PointerTo) else kind
+            element = kind.element if count and isinstance(kind, PtrTo) else kind
             many = size_of(element) if count else _stored(kind)
             align = min(many, _WORD)
             offset = -(-offset // align) * align
@@ -182,7 +183,7 @@ class Struct(_Place):
         return cls.fields[name].offset
 
 
-Kind: TypeAlias = "str | PointerTo | type[Struct]"
+Kind: TypeAlias = "str | PtrTo | type[NativeStruct]"
 """A kind of values: the name of a scalar, a pointer, or a struct."""
 
 
@@ -194,15 +195,15 @@ def kind_of(annotation: ast.expr, names: Mapping[str, Any]) -> Kind:
     TypeError
         If it is none.
     """
-    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Pointer":
-        return PointerTo(kind_of(annotation.slice, names))
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Ptr":
+        return PtrTo(kind_of(annotation.slice, names))
     name = ast.unparse(annotation)
     if name in SCALARS:
         return name
     found = names.get(name)
-    if isinstance(found, type) and issubclass(found, Struct):
+    if isinstance(found, type) and issubclass(found, NativeStruct):
         return found
-    raise TypeError(f"{name} is no field's type: i64, i32, u8, Address, a struct, or Pointer of one of these")
+    raise TypeError(f"{name} is no field's type: i64, i32, u8, Address, a struct, or Ptr of one of these")
 
 
 def is_struct(kind: Kind | None) -> bool:
@@ -221,8 +222,8 @@ def _stored(kind: Kind) -> int:
 
 
 def _reference(kind: Kind, address: int) -> Any:
-    if isinstance(kind, PointerTo):
-        return Pointer(address, kind.element)
+    if isinstance(kind, PtrTo):
+        return Ptr(address, kind.element)
     assert isinstance(kind, type)
     return kind(address)
 

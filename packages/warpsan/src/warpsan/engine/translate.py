@@ -24,7 +24,7 @@ from typing import Any
 from llvmlite import ir
 
 from warpsan.engine.lanes import POINTER, WORD32, WORD64
-from warpsan.engine.structs import Kind, PointerTo, is_struct, kind_of, size_of
+from warpsan.engine.structs import Kind, PtrTo, is_struct, kind_of, size_of
 from warpsan.errors import LaunchError
 
 __all__ = ["Translator", "symbol"]
@@ -212,9 +212,9 @@ class _Body:
 
     def assign(self, target: ast.expr, source: ast.expr) -> None:
         """Assign to a name, a field or an element, or to several of these from as many values."""
-        several = isinstance(target, ast.Tuple) and isinstance(source, ast.Tuple)
-        targets = target.elts if several else [target]
-        sources = source.elts if several else [source]
+        targets, sources = [target], [source]
+        if isinstance(target, ast.Tuple) and isinstance(source, ast.Tuple):
+            targets, sources = target.elts, source.elts
         values = [self.value(each) for each in sources]
         for each, given, value in zip(targets, sources, values, strict=True):
             if isinstance(each, ast.Name):
@@ -379,7 +379,7 @@ class _Body:
                 kind = struct.fields[node.attr].kind
         elif isinstance(node, ast.Subscript):
             pointer = self.kind(node.value)
-            kind = pointer.element if isinstance(pointer, PointerTo) else None
+            kind = pointer.element if isinstance(pointer, PtrTo) else None
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             return self.kind(node.func.value)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -401,7 +401,7 @@ class _Body:
     def element(self, pointer: ast.expr, k: ast.expr) -> tuple[Any, Kind | None]:
         """The address of an element, and its kind; None for a struct, whose value is the address itself."""
         kind, b = self.kind(pointer), self.builder
-        if not isinstance(kind, PointerTo):
+        if not isinstance(kind, PtrTo):
             raise self.wrong(pointer)
         place = b.add(self.value(pointer), b.mul(self.value(k), WORD64(size_of(kind.element))))
         return place, None if is_struct(kind.element) else kind.element

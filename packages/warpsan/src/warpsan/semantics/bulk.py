@@ -43,7 +43,7 @@ __all__ = [
     "wide_row",
 ]
 
-_OPERATION = Callable[[int, int, int, int], int]
+_OPERATION = Callable[..., int]
 
 
 def _handed(asm: Assembler, name: str, function: _OPERATION, operands: list[int]) -> None:

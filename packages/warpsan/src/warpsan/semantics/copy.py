@@ -86,8 +86,8 @@ def _cp_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         sizes = where(code.active, sizes, 0)  # an illegal source is not read
         code.mask = mask
         number = b.load(code.state(layout.COPIES_FLYING), typ=WORD64)
-        place = b.add(b.mul(code.context(layout.CURRENT), WORD64(layout.MOST_COPIES)), number)
-        entry = code.at(code.pointer(layout.COPIES), b.mul(place, WORD64(8 * layout.COPY_WORDS)))
+        place = b.add(b.mul(code.context("current"), WORD64(layout.MOST_COPIES)), number)
+        entry = code.at(code.pointer("copies"), b.mul(place, WORD64(8 * layout.COPY_WORDS)))
 
         def word(k: int) -> object:
             return code.at(entry, WORD64(8 * k))

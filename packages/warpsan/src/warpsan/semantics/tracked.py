@@ -28,7 +28,7 @@ from warpsan.semantics.watched import Place
 __all__ = ["track_load", "track_product", "track_store"]
 
 _SPACES = ("shared", "shared::cluster", "generic", "global")
-_Act = Callable[[int, int, int, int], int]
+_Act = Callable[..., int]
 
 
 def track_load(asm: Assembler, instruction: Instruction, targets: Sequence[str]) -> None:

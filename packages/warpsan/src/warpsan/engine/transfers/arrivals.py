@@ -7,45 +7,34 @@ signals: a wait for the phase is ordered after these copies only, and not after 
 from __future__ import annotations
 
 from warpsan.engine.clocks import operation_time
+from warpsan.engine.context import Context
 from warpsan.engine.copies import drop_landed, land_copy
 from warpsan.engine.flights import copy_came, mark_copy
 from warpsan.engine.layout import (
     ARRIVALS,
     ASYNC,
     AT_UNIT,
-    CHECKED,
-    COPIES,
     COPIES_FLYING,
-    COPY_COUNT,
     COPY_MASK,
     COPY_NUMBER,
     COPY_TARGET,
     COPY_WIDTH,
     COPY_WORDS,
-    CURRENT,
-    CURRENT_STATE,
-    EARLY,
     LANDED,
     MANY_COPIES,
     MB_PENDING,
     MBARRIER_RULE,
     MOST_COPIES,
     OPERANDS,
-    SCRATCH,
     SCRATCH_PLACES,
-    SHARED,
-    SHARED_STRIDE,
     TR_DATA,
     TR_KIND,
     TR_MBARRIER,
     TR_OFFSET,
     TR_PC,
     TR_WARP,
-    TRACE,
-    TRANSFER_SERIAL,
     WARP_CTA,
     WARP_WORDS,
-    WARPS,
 )
 from warpsan.engine.mbarriers import (
     actor_of,
@@ -68,13 +57,13 @@ from warpsan.engine.words import load32, load64, popcount, store64
 __all__ = ["arrive_behind_copies", "land_arrivals"]
 
 
-def arrive_behind_copies(registers: int, record: int, mask: int, context: int) -> int:
+def arrive_behind_copies(registers: int, record: int, mask: int, context: Context) -> int:
     """Operands are the address's row and offset, whether the phase expects these arrivals, the pc, and whether the
     copies' result may break a rule. Returns a status."""
     row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
     mbarrier_instruction(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 3)))
-    store64(context + 8 * TRANSFER_SERIAL, next_serial(context))
-    doubtful = load32(record + 4 * (OPERANDS + 4)) != 0 and load64(context + 8 * TRACE) == 0
+    context.transfer_serial = next_serial(context)
+    doubtful = load32(record + 4 * (OPERANDS + 4)) != 0 and context.trace == 0
     status = suspect(context, AT_UNIT, 0, ASYNC) if doubtful else 0
     if status != 0:
         return status
@@ -104,28 +93,28 @@ def arrive_behind_copies(registers: int, record: int, mask: int, context: int) -
             return status
         if load32(record + 4 * (OPERANDS + 2)) == 0:
             store64(mbarrier + 8 * MB_PENDING, load64(mbarrier + 8 * MB_PENDING) + popcount(lanes))
-        entry = new_entry(context, ARRIVALS, 0, 0, load64(context + 8 * COPY_COUNT), 0)
+        entry = new_entry(context, ARRIVALS, 0, 0, context.copy_count, 0)
         if entry < 64:
             return entry
         store64(entry + 8 * TR_MBARRIER, mbarrier)
         store64(entry + 8 * TR_DATA, lanes)
         store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + 3)))
-        status = land_arrivals(context, entry) if load64(context + 8 * EARLY) != 0 else 0
+        status = land_arrivals(context, entry) if context.early != 0 else 0
         if status != 0:
             return status
     return 0
 
 
-def land_arrivals(context: int, entry: int) -> int:
+def land_arrivals(context: Context, entry: int) -> int:
     """The copies of some lanes land, and the lanes arrive. Returns a status."""
     warp, lanes, mbarrier = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_DATA), load64(entry + 8 * TR_MBARRIER)
-    state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * warp
-    store64(context + 8 * CURRENT, warp)
-    store64(context + 8 * CURRENT_STATE, state)
+    state = context.warps + 8 * WARP_WORDS * warp
+    context.current = warp
+    context.current_state = state
     store64(entry + 8 * TR_KIND, LANDED)
     store64(entry + 8 * TR_MBARRIER, 0)  # no bytes to count
-    flying, late = load64(state + 8 * COPIES_FLYING), load64(context + 8 * EARLY) == 0
-    first = load64(context + 8 * COPIES) + 8 * COPY_WORDS * MOST_COPIES * warp
+    flying, late = load64(state + 8 * COPIES_FLYING), context.early == 0
+    first = context.copies + 8 * COPY_WORDS * MOST_COPIES * warp
     for k in range(flying):
         one = first + 8 * COPY_WORDS * k
         here = load64(one + 8 * COPY_MASK)
@@ -133,7 +122,7 @@ def land_arrivals(context: int, entry: int) -> int:
         for lane in range(32):
             if due >> lane & 1 and late:
                 land_copy(one, lane, load64(one + 8 * COPY_WIDTH))
-        if due != 0 and load64(context + 8 * CHECKED) != 0:
+        if due != 0 and context.checked != 0:
             signalled(context, one, due, mbarrier)
         store64(one + 8 * COPY_MASK, here & ~due)
     drop_landed(state, first, MANY_COPIES)
@@ -144,11 +133,11 @@ def land_arrivals(context: int, entry: int) -> int:
     return status
 
 
-def signalled(context: int, one: int, due: int, mbarrier: int) -> None:
+def signalled(context: Context, one: int, due: int, mbarrier: int) -> None:
     """Lanes' copies have landed, as an operation of an mbarrier."""
-    cta, width = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA), load64(one + 8 * COPY_WIDTH)
-    shared = load64(context + 8 * SHARED) + cta * load64(context + 8 * SHARED_STRIDE)
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    cta, width = load64(context.current_state + 8 * WARP_CTA), load64(one + 8 * COPY_WIDTH)
+    shared = context.shared + cta * context.shared_stride
+    places = context.scratch + SCRATCH_PLACES
     for lane in range(32):
         store64(places + 8 * lane, load64(one + 8 * (COPY_TARGET + lane)) - shared)
     mark_flying(context, due, width, 0)
@@ -160,6 +149,6 @@ def signalled(context: int, one: int, due: int, mbarrier: int) -> None:
             mark_copy(context, cta, offset, width, time << 16 | actor)
             copy_came(context, cta, offset, width)
     undefine_copies(context, one, cta, due)
-    far = is_far(context, load64(context + 8 * CURRENT), mbarrier)
-    place = vectors_of(context, mbarrier, far) + 8 * actor
-    store64(place, max(load64(place), time))
+    far = is_far(context, context.current, mbarrier)
+    place = vectors_of(context, mbarrier, far).at(actor)
+    place[0] = max(place[0], time)

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from warpsan.engine.clocks import comes_before, first_of_cluster, operation_time, warps_of_cluster
+from warpsan.engine.context import Context
 from warpsan.engine.flights import copy_issued, doubt, read_range
 from warpsan.engine.layout import (
-    CHECKED,
-    CLUSTER,
     COPY_CASTS,
     COPY_COMBINE,
     COPY_PC,
     COPY_SIGNAL,
-    COUNTING,
-    CTA_COUNT,
-    CTAS,
-    CURRENT_STATE,
     FULL,
-    GRANULE_SHIFT,
     ILLEGAL,
     LANDED,
-    LISTS,
     LOADS,
     MAP_ITEM,
     MAP_KIND,
@@ -29,16 +22,11 @@ from warpsan.engine.layout import (
     MB_UNFENCED,
     MBARRIER_RULE,
     MBARRIER_WORDS,
-    MBARRIERS,
     MOST_MBARRIERS,
     OF_COPIES,
     OPERANDS,
     RACE,
-    RANKS,
-    READ_TAG,
-    SCRATCH,
     SCRATCH_PLACES,
-    SHARED_LIMIT,
     STORES,
     TENSOR_MAP,
     TR_BYTES,
@@ -55,7 +43,6 @@ from warpsan.engine.layout import (
     TR_READ_TIME,
     TR_TIME,
     TR_WARP,
-    TRANSFER_SERIAL,
     TRANSFER_WORDS,
     WARP_CTA,
     WITHIN,
@@ -74,35 +61,35 @@ from warpsan.engine.words import copy, load32, load64, store64
 __all__ = ["copy_within", "load_box", "load_bytes", "store_box", "store_bytes", "store_words"]
 
 
-def load_box(registers: int, record: int, mask: int, context: int) -> int:
+def load_box(registers: int, record: int, mask: int, context: Context) -> int:
     """``cp.async.bulk.tensor`` to shared memory."""
     return issue(registers, record, mask, context, LOADS, 1)
 
 
-def load_bytes(registers: int, record: int, mask: int, context: int) -> int:
+def load_bytes(registers: int, record: int, mask: int, context: Context) -> int:
     """``cp.async.bulk`` to shared memory."""
     return issue(registers, record, mask, context, LOADS, 0)
 
 
-def store_box(registers: int, record: int, mask: int, context: int) -> int:
+def store_box(registers: int, record: int, mask: int, context: Context) -> int:
     """``cp.async.bulk.tensor`` or its reduction to global memory."""
     return issue(registers, record, mask, context, STORES, 1)
 
 
-def store_bytes(registers: int, record: int, mask: int, context: int) -> int:
+def store_bytes(registers: int, record: int, mask: int, context: Context) -> int:
     """``cp.async.bulk`` or its reduction to global memory."""
     return issue(registers, record, mask, context, STORES, 0)
 
 
-def copy_within(registers: int, record: int, mask: int, context: int) -> int:
+def copy_within(registers: int, record: int, mask: int, context: Context) -> int:
     """``cp.async.bulk`` or its reduction from the own shared memory to that of another CTA of the cluster."""
     return issue(registers, record, mask, context, WITHIN, 0)
 
 
-def issue(registers: int, record: int, mask: int, context: int, kind: int, boxes: int) -> int:
+def issue(registers: int, record: int, mask: int, context: Context, kind: int, boxes: int) -> int:
     """Lanes issue copies of a kind, of boxes or of bytes, one after the other. Returns a status."""
     current_instruction(context, load32(record + 4 * (OPERANDS + COPY_PC)))
-    store64(context + 8 * TRANSFER_SERIAL, next_serial(context))
+    context.transfer_serial = next_serial(context)
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
@@ -117,7 +104,7 @@ def issue(registers: int, record: int, mask: int, context: int, kind: int, boxes
     return 0
 
 
-def issue_one(registers: int, record: int, lane: int, context: int, entry: int) -> int:
+def issue_one(registers: int, record: int, lane: int, context: Context, entry: int) -> int:
     """A lane issues the copy of an entry. Returns a status."""
     kind = load64(entry + 8 * TR_KIND)
     store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + COPY_PC)))
@@ -138,7 +125,7 @@ def issue_one(registers: int, record: int, lane: int, context: int, entry: int) 
     return begin_load(context, entry, 1, 1)
 
 
-def set_combination(context: int, entry: int, combine: int) -> int:
+def set_combination(context: Context, entry: int, combine: int) -> int:
     """The combination of a copy's elements; for a box, by the type of its tensor's elements, or none if that type
     has no such combination. Returns a status."""
     tensor = load64(entry + 8 * TR_MAP)
@@ -146,7 +133,7 @@ def set_combination(context: int, entry: int, combine: int) -> int:
         store64(entry + 8 * TR_COMBINE, combine)
     elif combine >= 0:
         kind = load64(tensor + 8 * MAP_KIND)
-        number = load32(load64(context + 8 * LISTS) + 4 * (combine + kind)) if kind >= 0 else 0
+        number = context.lists[combine + kind] if kind >= 0 else 0
         if number == 0:
             store64(entry + 8 * TR_KIND, LANDED)
             return broken_rule(context, TENSOR_MAP)
@@ -154,18 +141,18 @@ def set_combination(context: int, entry: int, combine: int) -> int:
     return 0
 
 
-def multicast(context: int, model: int, ranks: int) -> int:
+def multicast(context: Context, model: int, ranks: int) -> int:
     """A box is copied to the same place of several CTAs, and signals the same mbarrier of each. Returns a status.
 
     Global memory is read once.
     """
-    entry = load64(context + 8 * SCRATCH)  # entries may move while others are added
+    entry = context.scratch  # entries may move while others are added
     copy(entry, model, 8 * TRANSFER_WORDS)
     store64(model + 8 * TR_KIND, LANDED)
     offset = load64(load64(entry + 8 * TR_MBARRIER) + 8 * MB_OFFSET)
     reads = 1
-    first = first_of_cluster(context, load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA))
-    for rank in range(load64(context + 8 * RANKS)):
+    first = first_of_cluster(context, load64(context.current_state + 8 * WARP_CTA))
+    for rank in range(context.cluster_size):
         if ranks >> rank & 1 == 0:
             continue
         cta = first + rank
@@ -189,20 +176,20 @@ def multicast(context: int, model: int, ranks: int) -> int:
     return 0
 
 
-def store_words(registers: int, record: int, mask: int, context: int) -> int:
+def store_words(registers: int, record: int, mask: int, context: Context) -> int:
     """``st.async`` and ``red.async``: operands are the row and offset of the address, of the mbarrier's, bytes of an
     element, their number, the pc, their combination with the stored values (0: overwrite), and their rows."""
     current_instruction(context, load32(record + 4 * (OPERANDS + 6)))
-    store64(context + 8 * TRANSFER_SERIAL, next_serial(context))
+    context.transfer_serial = next_serial(context)
     element, many = load32(record + 4 * (OPERANDS + 4)), load32(record + 4 * (OPERANDS + 5))
     size = element * many
-    if load64(context + 8 * COUNTING) | is_recorded(context, load32(record + 4 * (OPERANDS + 6))):
+    if context.counting | is_recorded(context, load32(record + 4 * (OPERANDS + 6))):
         row, shift = registers + load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-        places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+        places = context.scratch + SCRATCH_PLACES
         for lane in range(32):
             store64(places + 8 * lane, offset_of(load64(row + 8 * lane) + shift))
         record_shared(context, mask, size, load32(record + 4 * (OPERANDS + 6)))
-        if load64(context + 8 * COUNTING) != 0:
+        if context.counting != 0:
             count_shared(context, mask, size, load32(record + 4 * (OPERANDS + 6)), 0)
     for lane in range(32):
         if mask >> lane & 1 == 0:
@@ -210,7 +197,7 @@ def store_words(registers: int, record: int, mask: int, context: int) -> int:
         address = lane_address(registers, record, 0, lane)
         signal = lane_address(registers, record, 2, lane)
         cta, offset = cta_of(context, address), offset_of(address)
-        if cta < 0 or offset & (size - 1) or offset > load64(context + 8 * SHARED_LIMIT) - size:
+        if cta < 0 or offset & (size - 1) or offset > context.shared_limit - size:
             status = broken_rule(context, ILLEGAL)
             if status != 0:
                 return status
@@ -237,38 +224,38 @@ def store_words(registers: int, record: int, mask: int, context: int) -> int:
     return 0
 
 
-def named_mbarrier(context: int, address: int) -> int:
+def named_mbarrier(context: Context, address: int) -> int:
     """The mbarrier at an address of shared::cluster; 0 if there is none."""
     home = cta_of(context, address)
     return mbarrier_at(context, home, offset_of(address)) if home >= 0 else 0
 
 
-def begin_load(context: int, entry: int, proxy: int, reads: int) -> int:
+def begin_load(context: Context, entry: int, proxy: int, reads: int) -> int:
     """A copy to shared memory is issued; ``reads`` is whether it reads global memory itself. Returns a status."""
     status = announce_load(context, entry, proxy, reads)
     return status if status != 0 else begin_transfer(context, entry)
 
 
-def announce_load(context: int, entry: int, proxy: int, reads: int) -> int:
+def announce_load(context: Context, entry: int, proxy: int, reads: int) -> int:
     """Checks and counts a copy to shared memory at its issue. Returns a status.
 
     ``reads`` is whether it reads global memory itself.
     """
     if load64(entry + 8 * TR_KIND) == LOADS and reads:
-        store64(context + 8 * READ_TAG, copy_tag(context, load64(entry + 8 * TR_MBARRIER)))
+        context.read_tag = copy_tag(context, load64(entry + 8 * TR_MBARRIER))
         status = global_lines(context, entry, 1)
-        store64(context + 8 * READ_TAG, 0)
+        context.read_tag = 0
         if status != 0:
             return status
-    if load64(context + 8 * CHECKED) == 0:
+    if context.checked == 0:
         return 0
     warp, mbarrier = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_MBARRIER)
     status = 0
     if comes_before(context, warp, load64(mbarrier + 8 * MB_TAG)) == 0:
-        granule = load64(mbarrier + 8 * MB_OFFSET) >> load64(context + 8 * GRANULE_SHIFT)
+        granule = load64(mbarrier + 8 * MB_OFFSET) >> context.granule_shift
         status = doubt(context, load64(mbarrier + 8 * MB_CTA), granule, RACE)
     if status == 0 and load64(entry + 8 * TR_KIND) != WORDS and load64(mbarrier + 8 * MB_UNFENCED) != 0:
-        granule = load64(entry + 8 * TR_OFFSET) >> load64(context + 8 * GRANULE_SHIFT)
+        granule = load64(entry + 8 * TR_OFFSET) >> context.granule_shift
         status = doubt(context, load64(entry + 8 * TR_CTA), granule, MBARRIER_RULE)  # its destination is watched
     if status != 0:
         return status
@@ -284,18 +271,18 @@ def announce_load(context: int, entry: int, proxy: int, reads: int) -> int:
     return time if time < 64 else 0
 
 
-def copy_tag(context: int, mbarrier: int) -> int:
+def copy_tag(context: Context, mbarrier: int) -> int:
     """The tag that a copy completing on an mbarrier leaves in the global memory that it reads; 0 without checks."""
-    if load64(context + 8 * CHECKED) == 0:
+    if context.checked == 0:
         return 0
-    number = (mbarrier - load64(context + 8 * MBARRIERS)) // (8 * MBARRIER_WORDS)
-    cta = load64(context + 8 * CLUSTER) * load64(context + 8 * CTA_COUNT) + number // MOST_MBARRIERS
-    linear = load64(load64(context + 8 * CTAS) + 8 * cta) + 1
+    number = (mbarrier - context.mbarriers) // (8 * MBARRIER_WORDS)
+    cta = context.cluster * context.cta_count + number // MOST_MBARRIERS
+    linear = context.ctas[cta] + 1
     time = operation_time(context, actor_of(context, mbarrier))
     return linear << 40 | time << 8 | OF_COPIES + number % MOST_MBARRIERS
 
 
-def announce_origin(context: int, entry: int) -> int:
+def announce_origin(context: Context, entry: int) -> int:
     """Checks the shared memory that a copy within the cluster reads, at its issue. Returns a status."""
     warp = load64(entry + 8 * TR_WARP)
     twin = warps_of_cluster(context) + warp

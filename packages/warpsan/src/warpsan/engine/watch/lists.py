@@ -6,17 +6,14 @@ Records and elements lie in one pool, which a thread's clusters share. A full po
 from __future__ import annotations
 
 from warpsan.checks.orders import SAME_GPU
+from warpsan.engine.context import Context
 from warpsan.engine.layout import (
     NODE_BEFORE,
     NODE_ITEM,
     NODE_REACH,
     NODE_SCOPE,
     NODE_WORDS,
-    POOL,
-    POOL_END,
-    POOL_WORDS,
     RELEASE_USED,
-    ROW_STATES,
     ROW_WORDS,
 )
 from warpsan.engine.words import load64, store64
@@ -24,21 +21,21 @@ from warpsan.engine.words import load64, store64
 __all__ = ["add_items", "has_item", "new_node", "row_state", "take_room", "use_items"]
 
 
-def row_state(context: int, warp: int) -> int:
+def row_state(context: Context, warp: int) -> int:
     """The state of a warp's row."""
-    return load64(context + 8 * ROW_STATES) + 8 * ROW_WORDS * warp
+    return context.row_states + 8 * ROW_WORDS * warp
 
 
-def take_room(context: int, words: int) -> int:
+def take_room(context: Context, words: int) -> int:
     """The address of so many words; 0 if the pool is full."""
-    end = load64(context + 8 * POOL_END)
-    if end + words > load64(context + 8 * POOL_WORDS):
+    end = context.pool_end
+    if end + words > context.pool_words:
         return 0
-    store64(context + 8 * POOL_END, end + words)
-    return load64(context + 8 * POOL) + 8 * end
+    context.pool_end = end + words
+    return context.pool + 8 * end
 
 
-def new_node(context: int, item: int, before: int, scope: int, reach: int) -> int:
+def new_node(context: Context, item: int, before: int, scope: int, reach: int) -> int:
     """A list that begins with an item; 0 if the pool is full."""
     node = take_room(context, NODE_WORDS)
     if node != 0:
@@ -58,7 +55,7 @@ def has_item(node: int, item: int) -> int:
     return 0
 
 
-def add_items(context: int, place: int, items: int, releases: int) -> int:
+def add_items(context: Context, place: int, items: int, releases: int) -> int:
     """Add the items of a list to the list at a place, until the pool is full. Returns whether any was new."""
     added = 0
     while items != 0:

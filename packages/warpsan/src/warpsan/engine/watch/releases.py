@@ -14,17 +14,11 @@ from __future__ import annotations
 
 from warpsan.checks.orders import SAME_GPU
 from warpsan.engine.clocks import begin_time, set_floors, vector_of, warps_of_cluster
+from warpsan.engine.context import Context
 from warpsan.engine.lane_order import arrive_lanes, leave_lanes
 from warpsan.engine.layout import (
     ACQUIRES,
-    ACTORS,
-    CHAINS,
-    CLOCKS,
-    CTA_COUNT,
-    CURRENT,
     FULL,
-    GRID_ROWS,
-    GRID_WARPS,
     NODE_BEFORE,
     NODE_ITEM,
     NODE_REACH,
@@ -44,18 +38,16 @@ from warpsan.engine.layout import (
     ROW_MERGED,
     ROW_NEAR,
     ROW_OBSERVED,
-    ROW_PAIRS,
     ROW_REACH,
     ROW_SEEN,
     ROW_SNAPSHOT,
     ROW_VERSION,
     ROW_WORDS,
     SCOPE_SHIFT,
-    WARP_COUNT,
     WARP_LINEAR,
     WARP_WORDS,
-    WARPS,
 )
+from warpsan.engine.structs import Ptr, i64
 from warpsan.engine.watch.fence_order import observe_fences, of_others, take_fences
 from warpsan.engine.watch.lists import has_item, new_node, row_state, take_room, use_items
 from warpsan.engine.watch.scopes import relation_together
@@ -79,30 +71,30 @@ AT_ANY_TIME = (1 << 62) - 1
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 
-def linear_of(context: int, warp: int) -> int:
+def linear_of(context: Context, warp: int) -> int:
     """The linear index in the grid of the CTA of a warp of the cluster."""
-    return load64(load64(context + 8 * WARPS) + 8 * (WARP_WORDS * warp + WARP_LINEAR))
+    return load64(context.warps + 8 * (WARP_WORDS * warp + WARP_LINEAR))
 
 
-def row_of(context: int, warp: int) -> int:
+def row_of(context: Context, warp: int) -> int:
     """A warp's row."""
-    return load64(context + 8 * GRID_ROWS) + 8 * load64(context + 8 * GRID_WARPS) * warp
+    return context.grid_rows + 8 * context.grid_warps * warp
 
 
-def begin_rows(context: int) -> None:
+def begin_rows(context: Context) -> None:
     """A cluster begins: no access of other clusters comes before it."""
-    if load64(context + 8 * GRID_ROWS) == 0:
+    if context.grid_rows == 0:
         return
     warps = warps_of_cluster(context)
     for warp in range(warps):
         state = row_state(context, warp)
         if load64(state + 8 * ROW_VERSION) != 0:
-            fill(row_of(context, warp), 0, 8 * load64(context + 8 * GRID_WARPS))
+            fill(row_of(context, warp), 0, 8 * context.grid_warps)
         fill(state, 0, 8 * ROW_WORDS)
-    fill(load64(context + 8 * ROW_PAIRS), 0, 16 * warps * warps)
+    fill(context.row_pairs, 0, 16 * warps * warps)
 
 
-def grow_row(context: int, warp: int, place: int, many: int, times: int) -> int:
+def grow_row(context: Context, warp: int, place: int, many: int, times: int) -> int:
     """From ``place`` on, a number of times of a warp's row increase. Returns whether any did."""
     row = row_of(context, warp) + 8 * place
     grown = 0
@@ -118,46 +110,46 @@ def grow_row(context: int, warp: int, place: int, many: int, times: int) -> int:
     return grown
 
 
-def take_rows(context: int, warp: int, vector: int, meeting: int) -> None:
+def take_rows(context: Context, warp: int, vector: Ptr[i64], meeting: int) -> None:
     """A warp has waited at a barrier: it merges the rows of warps that come before it by a vector.
 
     A row is its warp's present row, and so it is merged only if all of it comes before: that warp's joins, and the rows
     that it has merged, earlier or at this barrier. Converging warps pass the vector of their barrier and the time of
     their convergence; others pass their own, and 0.
     """
-    if load64(context + 8 * GRID_ROWS) == 0:
+    if context.grid_rows == 0:
         return
     warps = warps_of_cluster(context)
-    pairs = load64(context + 8 * ROW_PAIRS) + 8 * warps * warp
+    pairs = context.row_pairs.at(warps * warp)
     take_fences(context, warp, vector, meeting)
     for other in range(warps):
         state = row_state(context, other)
-        version, known = load64(state + 8 * ROW_VERSION), load64(vector + 8 * other)
-        if other == warp or version == load64(pairs + 8 * other) or load64(state + 8 * ROW_JOINED) > known:
+        version, known = load64(state + 8 * ROW_VERSION), vector[other]
+        if other == warp or version == pairs[other] or load64(state + 8 * ROW_JOINED) > known:
             continue
         merged = load64(state + 8 * ROW_MERGED)
         if merged > known and merged != meeting:
             continue
-        if grow_row(context, warp, 0, load64(context + 8 * GRID_WARPS), row_of(context, other)):
-            now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
+        if grow_row(context, warp, 0, context.grid_warps, row_of(context, other)):
+            now = context.clocks[warp]
             store64(row_state(context, warp) + 8 * ROW_MERGED, meeting if meeting else now)
-        store64(pairs + 8 * other, version)
+        pairs[other] = version
 
 
 # ---- releases --------------------------------------------------------------------------------------------------------
 
 
-def vector_in(context: int, release: int) -> int:
+def vector_in(context: Context, release: int) -> int:
     """The address of the vector of a release."""
-    return release + 8 * (RELEASE_LINEAR + load64(context + 8 * CTA_COUNT))
+    return release + 8 * (RELEASE_LINEAR + context.cta_count)
 
 
-def new_release(context: int, warp: int, place: int) -> int:
+def new_release(context: Context, warp: int, place: int) -> int:
     """Record a warp's past, including its own accesses, in ``place`` if that is not 0. Returns 0 if the pool is
     full. Later accesses of the warp have a later time."""
-    actors, ctas = load64(context + 8 * ACTORS), load64(context + 8 * CTA_COUNT)
+    actors, ctas = context.actors, context.cta_count
     release = place if place != 0 else take_room(context, RELEASE_LINEAR + ctas + actors)
-    state, wide = row_state(context, warp), load64(context + 8 * GRID_WARPS)
+    state, wide = row_state(context, warp), context.grid_warps
     snapshot = load64(state + 8 * ROW_SNAPSHOT)
     if snapshot == 0 and load64(state + 8 * ROW_VERSION) != 0:
         snapshot = take_room(context, wide)
@@ -167,12 +159,12 @@ def new_release(context: int, warp: int, place: int) -> int:
         store64(state + 8 * ROW_SNAPSHOT, snapshot)
     if release == 0:
         return 0
-    now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
+    now = context.clocks[warp]
     store64(release + 8 * RELEASE_TIME, now)
     store64(release + 8 * RELEASE_WARP, warp)
     store64(release + 8 * RELEASE_ROW, snapshot)
     store64(release + 8 * RELEASE_USED, 0)
-    warps = load64(context + 8 * WARP_COUNT)
+    warps = context.warp_count
     for cta in range(ctas):
         store64(release + 8 * (RELEASE_LINEAR + cta), linear_of(context, warps * cta))
     copy(vector_in(context, release), vector_of(context, warp), 8 * actors)
@@ -181,7 +173,7 @@ def new_release(context: int, warp: int, place: int) -> int:
     return release
 
 
-def release_for(context: int, warp: int, releases: int) -> int:
+def release_for(context: Context, warp: int, releases: int) -> int:
     """The release of a strong write of a warp: its past now, or at the warp's last fence.
 
     Returns the record, 0 if there is none, or a status below 64.
@@ -195,7 +187,7 @@ def release_for(context: int, warp: int, releases: int) -> int:
     return release
 
 
-def continue_chain(context: int, warp: int, granule: int, release: int, before: int, does: int) -> int:
+def continue_chain(context: Context, warp: int, granule: int, release: int, before: int, does: int) -> int:
     """A strong write of a granule by a warp, with its release (or 0), after the list of earlier ones. Returns a
     status."""
     scope, state = does >> SCOPE_SHIFT, row_state(context, warp)
@@ -215,11 +207,11 @@ def continue_chain(context: int, warp: int, granule: int, release: int, before: 
         node = new_node(context, near, node, scope, load64(state + 8 * ROW_REACH))
         if node == 0:
             return FULL
-    store64(load64(context + 8 * CHAINS) + 8 * granule, node)
+    context.chains[granule] = node
     return 0
 
 
-def morally_strong(context: int, warp: int, chain: int, scope: int) -> int:
+def morally_strong(context: Context, warp: int, chain: int, scope: int) -> int:
     """The list of releases before a read-modify-write of a warp with a scope; 0 if that scope or one of theirs
     excludes the other thread."""
     node = chain
@@ -233,9 +225,9 @@ def morally_strong(context: int, warp: int, chain: int, scope: int) -> int:
     return chain
 
 
-def relation(context: int, warp: int, release: int) -> int:
+def relation(context: Context, warp: int, release: int) -> int:
     """The relation of a release's thread to a warp's."""
-    other, warps = load64(release + 8 * RELEASE_WARP), load64(context + 8 * WARP_COUNT)
+    other, warps = load64(release + 8 * RELEASE_WARP), context.warp_count
     if load64(release + 8 * (RELEASE_LINEAR + other // warps)) != linear_of(context, other):
         return SAME_GPU
     return relation_together(context, other // warps, warp // warps)
@@ -244,19 +236,19 @@ def relation(context: int, warp: int, release: int) -> int:
 # ---- acquires --------------------------------------------------------------------------------------------------------
 
 
-def covered(context: int, warp: int, release: int) -> int:
+def covered(context: Context, warp: int, release: int) -> int:
     """Whether a release already comes before a warp."""
     other, time = load64(release + 8 * RELEASE_WARP), load64(release + 8 * RELEASE_TIME)
-    warps = load64(context + 8 * WARP_COUNT)
+    warps = context.warp_count
     linear = load64(release + 8 * (RELEASE_LINEAR + other // warps))
     if linear == linear_of(context, other):
-        return 1 if other == warp or load64(vector_of(context, warp) + 8 * other) >= time else 0
+        return 1 if other == warp or vector_of(context, warp)[other] >= time else 0
     return 1 if load64(row_of(context, warp) + 8 * (warps * linear + other % warps)) >= time else 0
 
 
-def join_lanes(context: int, warp: int, release: int) -> None:
+def join_lanes(context: Context, warp: int, release: int) -> None:
     """The lanes of a warp come after its other lanes' releases before a release, which may be any warp's."""
-    other, warps = load64(release + 8 * RELEASE_WARP), load64(context + 8 * WARP_COUNT)
+    other, warps = load64(release + 8 * RELEASE_WARP), context.warp_count
     linear, row = load64(release + 8 * (RELEASE_LINEAR + other // warps)), load64(release + 8 * RELEASE_ROW)
     until = 0
     if linear == linear_of(context, other):
@@ -267,34 +259,34 @@ def join_lanes(context: int, warp: int, release: int) -> None:
         leave_lanes(context, warp, until)
 
 
-def join(context: int, warp: int, release: int) -> None:
+def join(context: Context, warp: int, release: int) -> None:
     """A warp comes after a release."""
     join_lanes(context, warp, release)
     if covered(context, warp, release):
         return
-    other, warps = load64(release + 8 * RELEASE_WARP), load64(context + 8 * WARP_COUNT)
+    other, warps = load64(release + 8 * RELEASE_WARP), context.warp_count
     vector, grown = vector_in(context, release), 0
     if load64(release + 8 * (RELEASE_LINEAR + other // warps)) == linear_of(context, other):
         mine = vector_of(context, warp)
-        for actor in range(load64(context + 8 * ACTORS)):
+        for actor in range(context.actors):
             if actor != warp:
-                store64(mine + 8 * actor, max(load64(mine + 8 * actor), load64(vector + 8 * actor)))
+                mine[actor] = max(mine[actor], load64(vector + 8 * actor))
         set_floors(context, warp)
     else:
-        for cta in range(load64(context + 8 * CTA_COUNT)):
+        for cta in range(context.cta_count):
             place = warps * load64(release + 8 * (RELEASE_LINEAR + cta))
             if place < 0:  # no release
                 continue
             grown |= grow_row(context, warp, place, warps, vector + 8 * warps * cta)
     row = load64(release + 8 * RELEASE_ROW)
     if row != 0:
-        grown |= grow_row(context, warp, 0, load64(context + 8 * GRID_WARPS), row)
+        grown |= grow_row(context, warp, 0, context.grid_warps, row)
     if grown:
-        now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
+        now = context.clocks[warp]
         store64(row_state(context, warp) + 8 * ROW_JOINED, now)
 
 
-def join_all(context: int, warp: int, node: int, scope: int) -> None:
+def join_all(context: Context, warp: int, node: int, scope: int) -> None:
     """A warp comes after all releases of a list if their scopes and the warp's include the other thread; the last
     one is first, because it often comes after the others."""
     while node != 0:
@@ -305,9 +297,9 @@ def join_all(context: int, warp: int, node: int, scope: int) -> None:
         node = load64(node + 8 * NODE_BEFORE)
 
 
-def observe(context: int, warp: int, granule: int, does: int) -> int:
+def observe(context: Context, warp: int, granule: int, does: int) -> int:
     """A warp reads a granule strongly: it comes after its releases now, or at its next fence. Returns a status."""
-    chain, scope = load64(load64(context + 8 * CHAINS) + 8 * granule), does >> SCOPE_SHIFT
+    chain, scope = context.chains[granule], does >> SCOPE_SHIFT
     if chain == 0:
         return 0
     if scope >= SAME_GPU:
@@ -324,10 +316,10 @@ def observe(context: int, warp: int, granule: int, does: int) -> int:
     return 0 if node != 0 else FULL
 
 
-def fence_memory(registers: int, record: int, mask: int, context: int) -> int:
+def fence_memory(registers: int, record: int, mask: int, context: Context) -> int:
     """A fence: operands are whether it acquires, whether it releases, its scope, and whether it is a ``fence.sc``.
     Returns a status."""
-    warp, scope = load64(context + 8 * CURRENT), load32(record + 4 * (OPERANDS + 2))
+    warp, scope = context.current, load32(record + 4 * (OPERANDS + 2))
     state = row_state(context, warp)
     sequential = scope >= SAME_GPU and load32(record + 4 * (OPERANDS + 3)) != 0
     if load32(record + 4 * OPERANDS):
@@ -358,13 +350,13 @@ def fence_memory(registers: int, record: int, mask: int, context: int) -> int:
             if fences == 0 or last == 0 or of_others(context, warp):
                 fences = new_node(context, release, 0, SAME_GPU, SAME_GPU)
             store64(state + 8 * ROW_FENCES, fences)
-            store64(state + 8 * ROW_FENCES_AT, load64(load64(context + 8 * CLOCKS) + 8 * warp))
+            store64(state + 8 * ROW_FENCES_AT, context.clocks[warp])
             if fences == 0:
                 return FULL
     return 0
 
 
-def come_after_fences(context: int, warp: int) -> None:
+def come_after_fences(context: Context, warp: int) -> None:
     """A warp executes a ``fence.sc``: fences before its observations precede it in Fence-SC order."""
     state = row_state(context, warp)
     observed = load64(state + 8 * ROW_OBSERVED)

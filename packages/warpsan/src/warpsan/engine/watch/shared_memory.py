@@ -6,53 +6,24 @@ A page of shared memory has a summary of its granules, so that most accesses nee
 from __future__ import annotations
 
 from warpsan.engine.clocks import lanes_there, lanes_with
+from warpsan.engine.context import Context
 from warpsan.engine.lane_order import lanes_before
 from warpsan.engine.layout import (
-    ACTORS,
     ASYNC,
-    CLOCKS,
-    CURRENT,
-    CURRENT_RECORD,
-    CURRENT_STATE,
     EVERY_LANE,
-    FAULTS,
-    FLOORS,
-    FLYING,
     FROM_GLOBAL,
-    GRANULE_SHIFT,
-    GRANULES,
     IN_SHARED,
-    LAST_READ,
     NOT_READABLE,
-    ORIGINS,
-    PAGE_FLYING,
-    PAGE_FULL,
-    PAGE_GENERIC,
-    PAGE_READ,
-    PAGE_READING,
     PAGE_SHIFT,
-    PAGE_TAG,
-    PAGES,
-    PARTIAL_MASKS,
-    PARTIAL_READS,
-    PARTIAL_TAGS,
-    PLANES,
     RACE,
-    READERS,
-    SCRATCH,
     SCRATCH_PLACES,
-    SHARED_STRIDE,
-    VECTORS,
     WARP_CTA,
-    WRITE_MASKS,
-    WRITERS,
-    WRITTEN,
-    WRITTEN_BYTES,
 )
 from warpsan.engine.pages import page_written, write_page
+from warpsan.engine.structs import Ptr, u8
 from warpsan.engine.suspects import note_unwritten, suspect
 from warpsan.engine.updates import mark_updated, updates_before
-from warpsan.engine.words import load8, load32, load64, store8, store32, store64
+from warpsan.engine.words import load32, load64, store64
 
 __all__ = [
     "copies_landed",
@@ -65,15 +36,15 @@ __all__ = [
 ]
 
 
-def read_shared(context: int, mask: int, low: int, high: int, width: int) -> int:
+def read_shared(context: Context, mask: int, low: int, high: int, width: int) -> int:
     """Lanes read; their offsets are in the scratch, and the least and the greatest are arguments. Returns a status.
 
     The calling operation marks the granules that are read.
     """
-    cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
-    full = load64(context + 8 * PAGE_FULL) + 8 * load64(context + 8 * PAGES) * cta
+    cta = load64(context.current_state + 8 * WARP_CTA)
+    full = context.page_full.at(context.pages * cta)
     for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
-        if load64(full + 8 * page) == 0:
+        if full[page] == 0:
             status = defined(context, mask, width, cta, low, high)
             if status != 0:
                 return status
@@ -81,52 +52,52 @@ def read_shared(context: int, mask: int, low: int, high: int, width: int) -> int
     return read_followed(context, mask, low, high, width)
 
 
-def read_followed(context: int, mask: int, low: int, high: int, width: int) -> int:
+def read_followed(context: Context, mask: int, low: int, high: int, width: int) -> int:
     """Lanes read bytes that may be unwritten: undefined bytes are tracked. Otherwise as :func:`read_shared`."""
-    warp = load64(context + 8 * CURRENT)
-    cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
-    now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
-    first = 8 * load64(context + 8 * PAGES) * cta
-    read, flying = load64(context + 8 * PAGE_READ) + first, load64(context + 8 * PAGE_FLYING) + first
+    warp = context.current
+    cta = load64(context.current_state + 8 * WARP_CTA)
+    now = context.clocks[warp]
+    first = 8 * context.pages * cta
+    read, flying = context.page_read + first, context.page_flying + first
     suspect = 0
     for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
         if load64(flying + 8 * page) != 0 or page_written(context, cta, page, warp):
             suspect = 1
         if load64(read + 8 * page) < now:
             store64(read + 8 * page, now)
-    store64(load64(context + 8 * LAST_READ) + 8 * warp, now)
+    context.last_read[warp] = now
     status = writes_before(context, mask, width, warp, cta, NOT_READABLE) if suspect else 0
     return status if status != 0 else updates_before(context, mask, low, high, width)
 
 
-def writes_before(context: int, mask: int, width: int, warp: int, cta: int, forbidden: int) -> int:
+def writes_before(context: Context, mask: int, width: int, warp: int, cta: int, forbidden: int) -> int:
     """Whether all writes of the places in the scratch come before the current warp's access. Returns a status.
 
     ``forbidden`` has the bits of operations that must not be in flight there.
     """
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
-    shift = load64(context + 8 * GRANULE_SHIFT)
+    places = context.scratch + SCRATCH_PLACES
+    shift = context.granule_shift
     many = max(width >> shift, 1)
-    first = load64(context + 8 * GRANULES) * cta
-    writers, flying = load64(context + 8 * WRITERS) + 8 * first, load64(context + 8 * FLYING) + 4 * first
-    masks = load64(context + 8 * WRITE_MASKS) + 4 * first
-    vector = load64(context + 8 * VECTORS) + 8 * load64(context + 8 * ACTORS) * warp
+    first = context.granules * cta
+    writers, flying = context.writers.at(first), context.flying.at(first)
+    masks = context.write_masks.at(first)
+    vector = context.vectors.at(context.actors * warp)
     fine = 0  # the last tag that was found to be ordered before
     for lane in range(32):
         if mask >> lane & 1:
             granule = load64(places + 8 * lane) >> shift
             for k in range(granule, granule + many):
-                if load32(flying + 4 * k) & forbidden:
+                if flying[k] & forbidden:
                     status = suspect(context, IN_SHARED, first + k, ASYNC)
                     if status != 0:
                         return status
-                tag = load64(writers + 8 * k)
+                tag = writers[k]
                 if tag == fine:
                     continue
-                if tag >> 16 <= load64(vector + 8 * (tag & 0xFFFF)):
+                if tag >> 16 <= vector[tag & 0xFFFF]:
                     fine = tag
                     continue
-                lanes = load32(masks + 4 * k)
+                lanes = masks[k]
                 if tag & 0xFFFF == warp and (lanes >> lane & 1 or lanes_before(context, warp, lanes, tag >> 16)):
                     continue
                 status = suspect(context, IN_SHARED, first + k, RACE)
@@ -135,28 +106,28 @@ def writes_before(context: int, mask: int, width: int, warp: int, cta: int, forb
     return 0
 
 
-def partial_reads_before(context: int, mask: int, width: int, warp: int, cta: int) -> int:
+def partial_reads_before(context: Context, mask: int, width: int, warp: int, cta: int) -> int:
     """Whether lanes write places that absent lanes of their warp have read. Returns a status."""
-    met = load64(load64(context + 8 * VECTORS) + 8 * (load64(context + 8 * ACTORS) + 1) * warp)
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
-    shift, first = load64(context + 8 * GRANULE_SHIFT), load64(context + 8 * GRANULES) * cta
-    tags, masks = load64(context + 8 * PARTIAL_TAGS) + 8 * first, load64(context + 8 * PARTIAL_MASKS) + 4 * first
+    met = context.vectors[(context.actors + 1) * warp]
+    places = context.scratch + SCRATCH_PLACES
+    shift, first = context.granule_shift, context.granules * cta
+    tags, masks = context.partial_tags.at(first), context.partial_masks.at(first)
     for lane in range(32):
         if mask >> lane & 1:
             granule = load64(places + 8 * lane) >> shift
             for k in range(granule, granule + max(width >> shift, 1)):
-                tag = load64(tags + 8 * k)
-                if tag >> 16 > met and tag & 0xFFFF == warp and load32(masks + 4 * k) >> lane & 1 == 0:
+                tag = tags[k]
+                if tag >> 16 > met and tag & 0xFFFF == warp and masks[k] >> lane & 1 == 0:
                     status = suspect(context, IN_SHARED, first + k, RACE)
                     if status != 0:
                         return status
     return 0
 
 
-def defined(context: int, mask: int, width: int, cta: int, low: int, high: int) -> int:
+def defined(context: Context, mask: int, width: int, cta: int, low: int, high: int) -> int:
     """Whether all bytes that lanes read have been written. Returns a status."""
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
-    written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
+    places = context.scratch + SCRATCH_PLACES
+    written = context.written.at(context.written_bytes * cta)
     need = (1 << width) - 1
     bad = 0
     for lane in range(32):
@@ -166,31 +137,31 @@ def defined(context: int, mask: int, width: int, cta: int, low: int, high: int) 
             if undefined and comes_from_global(context, cta, offset, width) == 0:
                 bad |= 1 << lane
     if bad != 0:
-        return note_unwritten(context, load64(context + 8 * CURRENT_RECORD), bad, width, places)
-    pages = load64(context + 8 * PAGE_FULL) + 8 * load64(context + 8 * PAGES) * cta
+        return note_unwritten(context, context.current_record, bad, width, places)
+    pages = context.page_full.at(context.pages * cta)
     for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
-        begin = written + (page << PAGE_SHIFT - 3)
+        begin = written.at(page << PAGE_SHIFT - 3)
         full = 1
         for k in range(1 << PAGE_SHIFT - 6):
             if load64(begin + 8 * k) != -1:
                 full = 0
                 break
-        store64(pages + 8 * page, full)
+        pages[page] = full
     return 0
 
 
-def comes_from_global(context: int, cta: int, offset: int, width: int) -> int:
+def comes_from_global(context: Context, cta: int, offset: int, width: int) -> int:
     """Whether undefined bytes come from global memory: they then count as written if they cannot be tracked."""
-    if load64(context + 8 * ORIGINS) == 0:
+    if context.origins == 0:
         return 0
-    origins = load64(context + 8 * ORIGINS) + load64(context + 8 * SHARED_STRIDE) * cta
+    origins = context.origins + context.shared_stride * cta
     origin = 0
     for k in range(offset >> 2, (offset + width - 1 >> 2) + 1):
         origin = max(origin, load32(origins + 4 * k))
     return origin & FROM_GLOBAL
 
 
-def write_shared(context: int, mask: int, present: int, low: int, high: int, width: int) -> int:
+def write_shared(context: Context, mask: int, present: int, low: int, high: int, width: int) -> int:
     """Lanes write; as :func:`read_shared`. ``present`` are all lanes that execute the instruction."""
     status = may_write(context, mask, present, low, high, width)
     if status == 0:
@@ -200,31 +171,31 @@ def write_shared(context: int, mask: int, present: int, low: int, high: int, wid
     return status
 
 
-def update_shared(context: int, mask: int, present: int, low: int, high: int, width: int) -> int:
+def update_shared(context: Context, mask: int, present: int, low: int, high: int, width: int) -> int:
     """Lanes update shared memory atomically; as :func:`read_shared`."""
-    cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
+    cta = load64(context.current_state + 8 * WARP_CTA)
     status = may_write(context, mask, present, low, high, width)
     if status == 0:
         status = defined(context, mask, width, cta, low, high)
     if status == 0:
         mark_updated(context, mask, width)
-        places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
-        written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
-        for lane in range(32 if load64(context + 8 * FAULTS) != 0 else 0):  # after a noted undefined byte
+        places = context.scratch + SCRATCH_PLACES
+        written = context.written.at(context.written_bytes * cta)
+        for lane in range(32 if context.faults != 0 else 0):  # after a noted undefined byte
             if mask >> lane & 1:
                 mark_bytes(written, load64(places + 8 * lane), width)
     return status
 
 
-def may_write(context: int, mask: int, present: int, low: int, high: int, width: int) -> int:
+def may_write(context: Context, mask: int, present: int, low: int, high: int, width: int) -> int:
     """Whether the writes come after all other accesses. Returns a status."""
-    warp = load64(context + 8 * CURRENT)
-    cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
-    floor = load64(load64(context + 8 * FLOORS) + 8 * warp)
-    first = 8 * load64(context + 8 * PAGES) * cta
-    read = load64(context + 8 * PAGE_READ) + first
-    flying, reading = load64(context + 8 * PAGE_FLYING) + first, load64(context + 8 * PAGE_READING) + first
-    met = load64(load64(context + 8 * VECTORS) + 8 * (load64(context + 8 * ACTORS) + 1) * warp)
+    warp = context.current
+    cta = load64(context.current_state + 8 * WARP_CTA)
+    floor = context.floors[warp]
+    first = 8 * context.pages * cta
+    read = context.page_read + first
+    flying, reading = context.page_flying + first, context.page_reading + first
+    met = context.vectors[(context.actors + 1) * warp]
     after_writes = 0
     after_reads = 0
     after_partial_reads = 0
@@ -234,7 +205,7 @@ def may_write(context: int, mask: int, present: int, low: int, high: int, width:
         if load64(read + 8 * page) > floor:
             after_reads = 1
         if load64(read + 8 * page) > met:
-            after_partial_reads = load64(context + 8 * PARTIAL_READS)
+            after_partial_reads = context.partial_reads
     if after_writes:
         status = writes_before(context, mask, width, warp, cta, -1)
         if status != 0:
@@ -246,75 +217,75 @@ def may_write(context: int, mask: int, present: int, low: int, high: int, width:
     return reads_before(context, mask, width, warp, cta) if after_reads else 0
 
 
-def reads_before(context: int, mask: int, width: int, warp: int, cta: int) -> int:
+def reads_before(context: Context, mask: int, width: int, warp: int, cta: int) -> int:
     """Whether all reads of the places in the scratch come before the current warp's access. Returns a status."""
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
-    shift = load64(context + 8 * GRANULE_SHIFT)
+    places = context.scratch + SCRATCH_PLACES
+    shift = context.granule_shift
     many = max(width >> shift, 1)
-    planes, granules = load64(context + 8 * PLANES), load64(context + 8 * GRANULES)
-    vector = load64(context + 8 * VECTORS) + 8 * load64(context + 8 * ACTORS) * warp
+    planes, granules = context.planes, context.granules
+    vector = context.vectors.at(context.actors * warp)
     for other in range(planes):
-        known = load64(vector + 8 * other)
-        if other == warp or load64(load64(context + 8 * LAST_READ) + 8 * other) <= known:
+        known = vector[other]
+        if other == warp or context.last_read[other] <= known:
             continue
-        plane = load64(context + 8 * READERS) + 4 * granules * (planes * cta + other)
+        plane = context.readers.at(granules * (planes * cta + other))
         for lane in range(32):
             if mask >> lane & 1:
                 granule = load64(places + 8 * lane) >> shift
                 for k in range(granule, granule + many):
-                    if load32(plane + 4 * k) > known:
+                    if plane[k] > known:
                         status = suspect(context, IN_SHARED, granules * cta + k, RACE)
                         if status != 0:
                             return status
     return 0
 
 
-def mark_written(context: int, mask: int, there: int, width: int) -> None:
+def mark_written(context: Context, mask: int, there: int, width: int) -> None:
     """The current warp has just written the places in the scratch, with these lanes present."""
-    warp = load64(context + 8 * CURRENT)
-    cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
-    now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
+    warp = context.current
+    cta = load64(context.current_state + 8 * WARP_CTA)
+    now = context.clocks[warp]
     tag = now << 16 | warp
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
-    shift = load64(context + 8 * GRANULE_SHIFT)
+    places = context.scratch + SCRATCH_PLACES
+    shift = context.granule_shift
     many = max(width >> shift, 1)
-    writers = load64(context + 8 * WRITERS) + 8 * load64(context + 8 * GRANULES) * cta
-    masks = load64(context + 8 * WRITE_MASKS) + 4 * load64(context + 8 * GRANULES) * cta
-    written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
-    generic = load64(context + 8 * PAGE_GENERIC) + 8 * load64(context + 8 * PAGES) * cta
-    tags = load64(context + 8 * PAGE_TAG) + 8 * load64(context + 8 * PAGES) * cta
+    writers = context.writers.at(context.granules * cta)
+    masks = context.write_masks.at(context.granules * cta)
+    written = context.written.at(context.written_bytes * cta)
+    generic = context.page_generic.at(context.pages * cta)
+    tags = context.page_tag.at(context.pages * cta)
     last = -1
     for lane in range(32):
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
             for k in range(offset >> shift, (offset >> shift) + many):
                 lanes = lanes_with(there, lane)
-                if there == 0 and load64(writers + 8 * k) == tag:  # several lanes write it: none comes after all
-                    lanes = lanes & load32(masks + 4 * k)
-                store64(writers + 8 * k, tag)
-                store32(masks + 4 * k, lanes)
+                if there == 0 and writers[k] == tag:  # several lanes write it: none comes after all
+                    lanes = lanes & masks[k]
+                writers[k] = tag
+                masks[k] = lanes
             mark_bytes(written, offset, width)
             if offset >> PAGE_SHIFT != last:
                 last = offset >> PAGE_SHIFT
                 write_page(context, cta, last, warp, now)
-                store64(generic + 8 * last, max(now, load64(generic + 8 * last)))
-                store64(tags + 8 * last, 0)
+                generic[last] = max(now, generic[last])
+                tags[last] = 0
 
 
-def mark_bytes(written: int, offset: int, width: int) -> None:
+def mark_bytes(written: Ptr[u8], offset: int, width: int) -> None:
     """Mark bytes as written."""
-    place = written + (offset >> 3)
+    place = written.at(offset >> 3)
     if width == 16:
-        store8(place, 0xFF)
-        store8(place + 1, 0xFF)
+        place[0] = 0xFF
+        place[1] = 0xFF
     else:
-        store8(place, load8(place) | ((1 << width) - 1) << (offset & 7))
+        place[0] |= ((1 << width) - 1) << (offset & 7)
 
 
 # ---- copies in flight ------------------------------------------------------------------------------------------------
 
 
-def copy_begins(context: int, mask: int, present: int, low: int, high: int, width: int) -> int:
+def copy_begins(context: Context, mask: int, present: int, low: int, high: int, width: int) -> int:
     """Lanes issue copies that write these places until they land: no earlier access is allowed. Returns a status."""
     status = may_write(context, mask, present, low, high, width)
     if status == 0:
@@ -324,18 +295,18 @@ def copy_begins(context: int, mask: int, present: int, low: int, high: int, widt
     return status
 
 
-def mark_flying(context: int, mask: int, width: int, flies: int) -> None:
+def mark_flying(context: Context, mask: int, width: int, flies: int) -> None:
     """Copies to the places in the scratch are in flight from now on (1), or no longer (0).
 
     Places of copies in flight count as written: a read is too early, which is a separate hazard.
     """
-    cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
-    shift = load64(context + 8 * GRANULE_SHIFT)
+    cta = load64(context.current_state + 8 * WARP_CTA)
+    places = context.scratch + SCRATCH_PLACES
+    shift = context.granule_shift
     many = max(width >> shift, 1)
-    flying = load64(context + 8 * FLYING) + 4 * load64(context + 8 * GRANULES) * cta
-    pages = load64(context + 8 * PAGE_FLYING) + 8 * load64(context + 8 * PAGES) * cta
-    written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
+    flying = context.flying.at(context.granules * cta)
+    pages = context.page_flying.at(context.pages * cta)
+    written = context.written.at(context.written_bytes * cta)
     by = 1 if flies else -1
     last = -1
     count = 0
@@ -344,20 +315,20 @@ def mark_flying(context: int, mask: int, width: int, flies: int) -> None:
             offset = load64(places + 8 * lane)
             if flies:
                 mark_bytes(written, offset, width)
-            granule = flying + 4 * (offset >> shift)
+            granule = flying.at(offset >> shift)
             for k in range(many):
-                store32(granule + 4 * k, flies)
+                granule[k] = flies
             if offset >> PAGE_SHIFT != last:
                 if count != 0:
-                    store64(pages + 8 * last, load64(pages + 8 * last) + count)
+                    pages[last] += count
                 last = offset >> PAGE_SHIFT
                 count = 0
             count += by
     if count != 0:
-        store64(pages + 8 * last, load64(pages + 8 * last) + count)
+        pages[last] += count
 
 
-def copies_landed(context: int, mask: int, width: int) -> None:
+def copies_landed(context: Context, mask: int, width: int) -> None:
     """The current warp has waited for copies to the places in the scratch, which count as written by it now."""
     mark_flying(context, mask, width, 0)
     mark_written(context, mask, EVERY_LANE, width)
