@@ -19,8 +19,8 @@ from warpsan.engine.translate import symbol
 
 
 def test_fields_lie_one_after_the_other_at_multiples_of_their_size() -> None:
-    assert [Whole.offset(name) for name in Whole.fields] == [0, 1, 4, 8, 16, 24, 40, 72]
-    assert (Whole.size, Pair.size) == (80, 16)
+    assert [Whole.offset_of(name) for name in Whole.fields] == [0, 1, 4, 8, 16, 24, 40, 72]
+    assert (Whole.byte_size, Pair.byte_size) == (80, 16)
     assert Whole.fields["pair"].kind is Pair
     assert Whole.fields["pairs"].kind == PtrTo(Pair)
 
@@ -33,7 +33,7 @@ def test_translated_functions_do_to_structs_what_python_does(
     library.load({"": compile_functions((function,), *target_name())}, (symbol(function),))
     native = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(library.address(symbol(function)))
     draw = random.Random(function.__name__)
-    memory, further = np.zeros(Whole.size, np.uint8), np.zeros(4 * Pair.size, np.uint8)
+    memory, further = np.zeros(Whole.byte_size, np.uint8), np.zeros(4 * Pair.byte_size, np.uint8)
     whole = Whole(int(memory.ctypes.data))
     for _ in range(50):
         memory[:], further[:] = (np.frombuffer(draw.randbytes(len(each)), np.uint8) for each in (memory, further))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warpsan.engine.structs import NULL, NativeStruct, Ptr, i32, i64, inline, u8
+from warpsan.engine.structs import NativeStruct, Ptr, i32, i64, inline, u8
 from warpsan.engine.words import fill, load64
 
 
@@ -46,11 +46,11 @@ def structs(whole: Whole, k: int, value: int) -> int:
 
 
 def nothing(whole: Whole, k: int, value: int) -> int:
-    found: Pair = NULL
+    found = Pair(0)
     for j in range(4):
         if whole.pairs[j].right > value:
             found = whole.pairs[j]
-    if found == NULL:
+    if found == 0:
         return -1
     found.left += 1
     return found - whole.pairs

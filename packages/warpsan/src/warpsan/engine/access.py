@@ -111,7 +111,7 @@ class _Bounds:
         """Shared memory of the CTA whose rank plus one an address has; without a rank, of the own CTA."""
         code, rank = self.code, address >> RANK_SHIFT
         last = code.spread(code.context("cluster_size"), "s64")
-        cta = code.builder.load(code.state(layout.WARP_CTA), typ=WORD64)
+        cta = code.builder.load(code.state("cta"), typ=WORD64)
         first = code.builder.sub(cta, code.builder.srem(cta, code.context("cluster_size")))
         own, first = code.spread(cta, "s64"), code.spread(first, "s64")
         begin = where(rank == 0, own, first + rank - 1) * code.spread(code.context("shared_stride"), "s64")

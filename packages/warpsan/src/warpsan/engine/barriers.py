@@ -9,55 +9,30 @@ from warpsan.engine.clocks import acquire, forget, release_to
 from warpsan.engine.context import Context
 from warpsan.engine.empty_phases import end_phase
 from warpsan.engine.layout import (
-    ARRIVED,
-    ARRIVED_AT,
     AT_BARRIER,
     BARRIER_COUNT,
-    BARRIER_WORDS,
-    BEFORE_AT,
-    CAME,
-    END,
-    END_A,
     END_ARRIVE,
-    END_B,
     END_BARRIER,
-    END_C,
-    END_D,
     END_REDUCE,
-    FIRST_PART,
-    GIVEN,
-    KIND,
-    LIVE,
     NO_BARRIER,
-    PART_BLOCK,
-    PART_FROM,
-    PART_INFO,
-    PART_MASK,
-    PART_STATUS,
-    PART_WORDS,
-    PARTS,
     READY,
-    SYNCTHREADS,
-    TARGET,
     TOGETHER,
-    WARP_CTA,
-    WARP_NUMBER,
-    WARP_WORDS,
 )
+from warpsan.engine.memory import BarrierState, Block, Warp
 from warpsan.engine.parts import add_part
 from warpsan.engine.structs import Ptr, i64
 from warpsan.engine.suspects import first_lane, suspect_arrival
 from warpsan.engine.trace import trace_arrival
 from warpsan.engine.watch.releases import take_rows
-from warpsan.engine.words import load32, load64, popcount, store32, store64
+from warpsan.engine.words import load32, popcount, store32
 
 __all__ = ["arrive", "release_all", "threads_left"]
 
 
-def arrive(context: Context, state: int, registers: int, block: int, at: int, taken: int, end: int) -> int:
+def arrive(context: Context, state: Warp, registers: int, block: Block, at: int, taken: int, end: int) -> int:
     """Lanes arrive at barriers (and wait there); lanes at the same barrier arrive together (PTX ISA, "bar,
     barrier"). Returns a status."""
-    names, left = registers + load32(block + 4 * END_A), taken
+    names, left = registers + block.end_a, taken
     while left != 0:
         first, same = first_lane(left), 0
         for lane in range(first, 32):
@@ -70,27 +45,27 @@ def arrive(context: Context, state: int, registers: int, block: int, at: int, ta
     return 0
 
 
-def arrive_at_one(context: Context, state: int, registers: int, block: int, at: int, taken: int, end: int) -> int:
+def arrive_at_one(context: Context, state: Warp, registers: int, block: Block, at: int, taken: int, end: int) -> int:
     """Lanes arrive at one barrier. A possible broken rule is a suspicion. Returns a status."""
     first, given = first_lane(taken), 0
-    name = load32(registers + load32(block + 4 * END_A) + 4 * first) & 0xFFFFFFFF
-    if load32(block + 4 * END_B) >= 0:
-        given = load32(registers + load32(block + 4 * END_B) + 4 * first) & 0xFFFFFFFF
+    name = load32(registers + block.end_a + 4 * first) & 0xFFFFFFFF
+    if block.end_b >= 0:
+        given = load32(registers + block.end_b + 4 * first) & 0xFFFFFFFF
     whole = 32 * context.warp_count
     wrong = 1 if given % 32 != 0 or given > whole or (end == END_ARRIVE and given == 0) else 0
     trace_arrival(context, taken, at, name, given, end, wrong == 0 and name < NO_BARRIER and end != END_ARRIVE)
     if name >= NO_BARRIER:
         name, wrong = NO_BARRIER, 1
-    cta, warp = load64(state + 8 * WARP_CTA), load64(state + 8 * WARP_NUMBER)
-    barrier = context.barriers + 8 * BARRIER_WORDS * (BARRIER_COUNT * cta + name)
-    arrived = load64(barrier + 8 * ARRIVED)
+    cta, warp = state.cta, state.number
+    barrier = context.barriers[BARRIER_COUNT * cta + name]
+    arrived = barrier.arrived
     kind = 2 if end == END_REDUCE else 1
-    came = load64(barrier + 8 * (CAME + warp))
+    came = barrier.came[warp]
     if arrived > 0:
-        before = load64(barrier + 8 * GIVEN)
+        before = barrier.given
         if (before if before else whole) != (given if given else whole):
             wrong = 1
-        if load64(barrier + 8 * KIND) != kind:
+        if barrier.kind != kind:
             wrong = 1
             kind = 2
         # A warp that arrives and waits counts twice; if that was unintended, other warps wait forever.
@@ -99,23 +74,23 @@ def arrive_at_one(context: Context, state: int, registers: int, block: int, at: 
     if context.checked != 0:
         if given != 0 and not follows(context, cta, barrier):
             wrong = 1
-        if load32(block + 4 * END_C) == 1 and end == END_BARRIER and name == 0:
-            if arrived > 0 and load64(barrier + 8 * SYNCTHREADS) not in (0, block):
+        if block.end_c == 1 and end == END_BARRIER and name == 0:
+            if arrived > 0 and barrier.syncthreads != 0 and barrier.syncthreads != block:
                 wrong = 1
-            store64(barrier + 8 * SYNCTHREADS, block)
+            barrier.syncthreads = block
         clock = context.clocks[context.current]
-        store64(barrier + 8 * (ARRIVED_AT + warp), clock)
+        barrier.arrived_at[warp] = clock
         release_to(context, context.current, barrier_vector(context, cta, name))
     status = suspect_arrival(context, at) if wrong else 0
     if status != 0:
         return status
-    store64(barrier + 8 * KIND, kind)
-    store64(barrier + 8 * GIVEN, given)
-    store64(barrier + 8 * (CAME + warp), came | taken)
-    store64(barrier + 8 * ARRIVED, arrived + (32 if given else popcount(taken)))
+    barrier.kind = kind
+    barrier.given = given
+    barrier.came[warp] = came | taken
+    barrier.arrived = arrived + (32 if given else popcount(taken))
     part = add_part(state, at + 1, taken, READY if end == END_ARRIVE else AT_BARRIER)
-    store64(part + 8 * PART_INFO, name)
-    store64(part + 8 * PART_FROM, block)
+    part.info = name
+    part.came_from = block
     if context.order == TOGETHER:
         context.arrivals_pending = 1
         return 0
@@ -143,22 +118,22 @@ def release_all(context: Context) -> int:
 def release_barriers(context: Context, cta: int) -> int:
     """Release the lanes that wait at complete barriers of a CTA. Returns a status."""
     for name in range(BARRIER_COUNT):
-        barrier = context.barriers + 8 * BARRIER_WORDS * (BARRIER_COUNT * cta + name)
-        if load64(barrier + 8 * ARRIVED) > 0:
+        barrier = context.barriers[BARRIER_COUNT * cta + name]
+        if barrier.arrived > 0:
             status = release(context, cta, barrier, name)
             if status != 0:
                 return status
     return 0
 
 
-def follows(context: Context, cta: int, barrier: int) -> int:
+def follows(context: Context, cta: int, barrier: BarrierState) -> int:
     """Whether the current warp's arrival comes after the phase before; if not, it could have been part of that
     phase."""
     warps, current = context.warp_count, context.current
     vector = context.vectors.at(context.actors * current)
     for k in range(warps):
         other = warps * cta + k
-        if other != current and load64(barrier + 8 * (BEFORE_AT + k)) > vector[other]:
+        if other != current and barrier.before_at[k] > vector[other]:
             return 0
     return 1
 
@@ -172,52 +147,51 @@ def last_arrival(context: Context, cta: int, name: int) -> int:
     """The block at whose end lanes wait at a barrier."""
     warps = context.warp_count
     for k in range(warps):
-        state = context.warps + 8 * WARP_WORDS * (warps * cta + k)
-        for p in range(load64(state + 8 * PARTS)):
-            part = state + 8 * (FIRST_PART + PART_WORDS * p)
-            if load64(part + 8 * PART_STATUS) == AT_BARRIER and load64(part + 8 * PART_INFO) == name:
-                return load64(part + 8 * PART_BLOCK) - 1
+        state = context.warps[warps * cta + k]
+        for p in range(state.path_count):
+            part = state.paths[p]
+            if part.status == AT_BARRIER and part.info == name:
+                return part.block - 1
     return 0
 
 
 def alive(context: Context, cta: int) -> int:
     """Threads of a CTA that have not exited."""
     warps = context.warp_count
-    states = context.warps + 8 * WARP_WORDS * warps * cta
     total = 0
     for k in range(warps):
-        total += popcount(load64(states + 8 * (WARP_WORDS * k + LIVE)))
+        total += popcount(context.warps[warps * cta + k].live)
     return total
 
 
-def release(context: Context, cta: int, barrier: int, name: int) -> int:
+def release(context: Context, cta: int, barrier: BarrierState, name: int) -> int:
     """Release the lanes that wait at a barrier, if it is complete. Returns a status."""
-    arrived, given = load64(barrier + 8 * ARRIVED), load64(barrier + 8 * GIVEN)
+    arrived, given = barrier.arrived, barrier.given
     need = given if given else alive(context, cta)
     if arrived < need:
         return 0
-    short = load64(barrier + 8 * SYNCTHREADS) != 0 and alive(context, cta) < context.threads
+    short = barrier.syncthreads != 0 and alive(context, cta) < context.threads
     if arrived > need or short:
         status = suspect_arrival(context, last_arrival(context, cta, name))
         if status != 0:
             return status
-    store64(barrier + 8 * SYNCTHREADS, 0)
+    barrier.syncthreads = Block(0)
     end_phase(context, cta, name, arrived, arrived == need and (given != 0 or need == context.threads))
     warps = context.warp_count
-    if load64(barrier + 8 * KIND) == 2:
+    if barrier.kind == 2:
         reduce(context, cta, name)
     vector = barrier_vector(context, cta, name)
     context.time += 1
     waited = 0
     for k in range(warps):
-        came = load64(barrier + 8 * (CAME + k))
-        store64(barrier + 8 * (BEFORE_AT + k), load64(barrier + 8 * (ARRIVED_AT + k)) if came else 0)
-        store64(barrier + 8 * (CAME + k), 0)
-        state = context.warps + 8 * WARP_WORDS * (warps * cta + k)
-        for p in range(load64(state + 8 * PARTS)):
-            part = state + 8 * (FIRST_PART + PART_WORDS * p)
-            if load64(part + 8 * PART_STATUS) == AT_BARRIER and load64(part + 8 * PART_INFO) == name:
-                store64(part + 8 * PART_STATUS, READY)
+        came = barrier.came[k]
+        barrier.before_at[k] = barrier.arrived_at[k] if came else 0
+        barrier.came[k] = 0
+        state = context.warps[warps * cta + k]
+        for p in range(state.path_count):
+            part = state.paths[p]
+            if part.status == AT_BARRIER and part.info == name:
+                part.status = READY
                 waited |= 1 << k
                 if context.checked != 0:
                     acquire(context, warps * cta + k, vector)
@@ -226,7 +200,7 @@ def release(context: Context, cta: int, barrier: int, name: int) -> int:
             if waited >> k & 1:
                 take_rows(context, warps * cta + k, vector, context.time)
         forget(context, vector)
-    store64(barrier + 8 * ARRIVED, 0)
+    barrier.arrived = 0
     return 0
 
 
@@ -238,20 +212,20 @@ def reduce(context: Context, cta: int, name: int) -> None:
     for turn in range(2):
         for k in range(warps):
             number = warps * cta + k
-            state = context.warps + 8 * WARP_WORDS * number
+            state = context.warps[number]
             registers = context.registers + number * context.register_bytes
-            for p in range(load64(state + 8 * PARTS)):
-                part = state + 8 * (FIRST_PART + PART_WORDS * p)
-                if load64(part + 8 * PART_STATUS) != AT_BARRIER or load64(part + 8 * PART_INFO) != name:
+            for p in range(state.path_count):
+                part = state.paths[p]
+                if part.status != AT_BARRIER or part.info != name:
                     continue
-                mask, block = load64(part + 8 * PART_MASK), load64(part + 8 * PART_FROM)
-                if load32(block + 4 * END) != END_REDUCE:
+                mask, block = part.mask, part.came_from
+                if block.end != END_REDUCE:
                     continue
                 if turn == 0:
-                    true += popcount(mask & load32(registers + load32(block + 4 * END_C)))
+                    true += popcount(mask & load32(registers + block.end_c))
                     total += popcount(mask)
                     continue
-                operation, row = load32(block + 4 * TARGET), registers + load32(block + 4 * END_D)
+                operation, row = block.target, registers + block.end_d
                 if operation == 0:  # popc, of 32 bits
                     for lane in range(32):
                         if mask >> lane & 1:

@@ -15,10 +15,10 @@ from warpsan.engine.layout import (
     BARRIER_COUNT,
     EVERY_LANE,
     FIRST_TIME,
-    OPERANDS,
 )
+from warpsan.engine.memory import Record
 from warpsan.engine.structs import Ptr, i64
-from warpsan.engine.words import copy, fill, load32
+from warpsan.engine.words import copy, fill
 
 __all__ = [
     "acquire",
@@ -213,12 +213,12 @@ def publish(context: Context, vectors: Ptr[i64]) -> None:
 # ---- fences ----------------------------------------------------------------------------------------------------------
 
 
-def fence_warp(registers: int, record: int, mask: int, context: Context) -> int:
+def fence_warp(registers: int, record: Record, mask: int, context: Context) -> int:
     """A releasing fence: later relaxed arrivals of the current warp release its present vector. The operand is
     whether the scope contains the cluster."""
     warp = context.current
     actors = context.actors
-    for far in range(1 + load32(record + 4 * OPERANDS)):
+    for far in range(1 + record.operands[0]):
         fenced = fenced_vector(context, warp, far)
         copy(fenced, vector_of(context, warp), 8 * actors)
         fenced[warp] = context.clocks[warp]
@@ -247,7 +247,7 @@ def release_fenced(context: Context, warp: int, vector: Ptr[i64], far: int) -> N
     join_vector(context, vector, fenced_vector(context, warp, far))
 
 
-def fence_proxies(registers: int, record: int, mask: int, context: Context) -> int:
+def fence_proxies(registers: int, record: Record, mask: int, context: Context) -> int:
     """A fence.proxy.async: accesses in the current warp's past have passed a fence between the proxies."""
     warp = context.current
     columns = context.columns

@@ -5,6 +5,7 @@ Fields are 64 bits wide. An address of 0 is that of memory that the launch does 
 
 from __future__ import annotations
 
+from warpsan.engine.memory import BarrierState, Block, Mbarrier, Record, TransferEntry, Warp
 from warpsan.engine.structs import Address, NativeStruct, Ptr, i32, i64, u8
 
 __all__ = ["Context"]
@@ -14,8 +15,8 @@ class Context(NativeStruct):
     """The context of one thread."""
 
     table: Ptr[i64]  # addresses of the operations' functions
-    records: Address
-    blocks: Address
+    records: Ptr[Record]
+    blocks: Ptr[Block]
     registers: Address  # of all warps of a cluster
     register_bytes: i64  # of one warp
     template: Address  # their initial values
@@ -28,7 +29,7 @@ class Context(NativeStruct):
     local: Address
     local_stride: i64
     local_limit: i64
-    warps: Address  # the states of all warps of a cluster
+    warps: Ptr[Warp]  # the states of all warps of a cluster
     warp_count: i64  # of one CTA
     cta_count: i64  # of one cluster, or of a cooperative launch
     threads: i64  # of one CTA
@@ -40,10 +41,10 @@ class Context(NativeStruct):
     lanes_by_block: Ptr[i64]
     warps_by_block: Ptr[i64]
     steps_taken: i64
-    barriers: Address
+    barriers: Ptr[BarrierState]
     scratch: Address  # working memory of operations
     current: i64  # the index of the warp that runs
-    current_state: Address
+    current_state: Warp
     current_shared: Address  # the shared memory of its CTA
     current_local: Address
     current_live: i64  # its lanes that have not exited
@@ -86,8 +87,8 @@ class Context(NativeStruct):
     global_writers: Ptr[i64]  # per granule: (CTA + 1) << 40 | time << 8 | number of the warp in the CTA
     global_readers: Ptr[i64]  # per 16 bytes
     global_pages: Ptr[u8]  # whether a page has been written
-    mbarriers: Address  # of each CTA, MOST_MBARRIERS
-    transfers: Address  # bulk copies in flight, in the order of their issue
+    mbarriers: Ptr[Mbarrier]  # of each CTA, MOST_MBARRIERS
+    transfers: Ptr[TransferEntry]  # bulk copies in flight, in the order of their issue
     transfer_first: i64
     transfer_count: i64
     transfer_room: i64  # the most bulk copies in flight
@@ -172,7 +173,7 @@ class Context(NativeStruct):
     cluster_size: i64  # CTAs of a cluster, for addresses; several clusters may run together
     unwaited: Ptr[i64]  # per instruction, copies of threads that ended without a wait for them
     cluster: i64  # number of the running cluster, in the order in which they run
-    current_record: Address  # the record of the access that is checked
+    current_record: Record  # the record of the access that is checked
     suspects: Address  # rows of possible hazards; 0: a suspicion ends the run
     suspect_count: i64
     suspects_of: Ptr[i32]  # the number of rows of each record

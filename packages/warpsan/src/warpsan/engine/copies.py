@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from warpsan.engine.context import Context
 from warpsan.engine.layout import (
-    COPIES_FLYING,
     COPY_GROUP,
-    COPY_GROUPS,
     COPY_INSTRUCTION,
     COPY_MASK,
     COPY_NUMBER,
@@ -23,11 +21,9 @@ from warpsan.engine.layout import (
     FULL,
     MANY_COPIES,
     MOST_COPIES,
-    OPERANDS,
     SCRATCH_PLACES,
-    WARP_CTA,
-    WARP_WORDS,
 )
+from warpsan.engine.memory import Record, Warp
 from warpsan.engine.trace import trace_landing
 from warpsan.engine.watch import copies_landed
 from warpsan.engine.watch.undefined_global import undefine_copies
@@ -39,9 +35,9 @@ __all__ = ["count_unwaited", "drop_landed", "issue_copies", "land_copy", "wait_f
 def count_unwaited(context: Context) -> None:
     """All threads have exited: count the copies that they have not waited for."""
     for warp in range(context.warp_count * context.cta_count):
-        state = context.warps + 8 * WARP_WORDS * warp
+        state = context.warps[warp]
         first = context.copies + 8 * COPY_WORDS * MOST_COPIES * warp
-        for k in range(load64(state + 8 * COPIES_FLYING)):
+        for k in range(state.copies_in_flight):
             entry = first + 8 * COPY_WORDS * k
             place = context.unwaited.at(load64(entry + 8 * COPY_INSTRUCTION))
             place[0] += popcount(load64(entry + 8 * COPY_MASK))
@@ -61,21 +57,21 @@ def issue_copies(context: Context, entry: int) -> int:
                 land_copy(entry, lane, width)
             else:
                 fill(load64(entry + 8 * (COPY_TARGET + lane)), 0xFF, width)
-    flying = load64(state + 8 * COPIES_FLYING) + 1
-    store64(state + 8 * COPIES_FLYING, flying)
+    flying = state.copies_in_flight + 1
+    state.copies_in_flight = flying
     if flying < MOST_COPIES:
         return 0
     first = context.copies + 8 * COPY_WORDS * MOST_COPIES * context.current
     return FULL if drop_landed(state, first, 0) >= MOST_COPIES else 0
 
 
-def drop_landed(state: int, first: int, many: int) -> int:
+def drop_landed(state: Warp, first: int, many: int) -> int:
     """Drop entries whose copies have all landed, if a warp has more than a given number of entries. Returns the number
     left.
 
     Moving the others at each wait would take longer than skipping landed entries.
     """
-    flying = load64(state + 8 * COPIES_FLYING)
+    flying = state.copies_in_flight
     if flying <= many:
         return flying
     left = 0
@@ -85,7 +81,7 @@ def drop_landed(state: int, first: int, many: int) -> int:
             if left != k:
                 copy(first + 8 * COPY_WORDS * left, entry, 8 * COPY_WORDS)
             left += 1
-    store64(state + 8 * COPIES_FLYING, left)
+    state.copies_in_flight = left
     return left
 
 
@@ -101,10 +97,10 @@ def land_copy(entry: int, lane: int, width: int) -> None:
     copy(target, source, size)
 
 
-def wait_for_copies(registers: int, record: int, mask: int, context: Context) -> int:
+def wait_for_copies(registers: int, record: Record, mask: int, context: Context) -> int:
     """The active lanes wait for all but their last groups, whose number the record has; -1: for all copies."""
-    state, keep = context.current_state, load32(record + 4 * OPERANDS)
-    flying = load64(state + 8 * COPIES_FLYING)
+    state, keep = context.current_state, record.operands[0]
+    flying = state.copies_in_flight
     first = context.copies + 8 * COPY_WORDS * MOST_COPIES * context.current
     late, checked = context.early == 0, context.checked
     places = context.scratch + SCRATCH_PLACES
@@ -119,7 +115,7 @@ def wait_for_copies(registers: int, record: int, mask: int, context: Context) ->
         due = 0
         for lane in range(32):
             if (here & mask) >> lane & 1:
-                committed = load32(state + 8 * COPY_GROUPS + 4 * lane)
+                committed = load32(state.copy_groups + 4 * lane)
                 if keep < 0 or load32(entry + 8 * COPY_GROUP + 4 * lane) < committed - keep:
                     due |= 1 << lane
                     if late:
@@ -127,7 +123,7 @@ def wait_for_copies(registers: int, record: int, mask: int, context: Context) ->
                     store64(places + 8 * lane, load64(entry + 8 * (COPY_TARGET + lane)) - shared)
         if checked and due != 0:
             copies_landed(context, due, width)
-            undefine_copies(context, entry, load64(state + 8 * WARP_CTA), due)
+            undefine_copies(context, entry, state.cta, due)
         if due != 0 and load64(entry + 8 * COPY_TRACED):
             trace_landing(context, due, load64(entry + 8 * COPY_NUMBER))
         here = here & ~due

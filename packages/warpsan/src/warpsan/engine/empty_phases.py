@@ -22,21 +22,11 @@ from warpsan.engine.layout import (
     EV_TURN,
     EV_WARP,
     EVENT_WORDS,
-    FIRST_PART,
-    LAST_EVENT,
-    LAST_PHASE,
-    LIVE,
     NO_PHASE,
-    PART_INFO,
-    PART_MASK,
-    PART_STATUS,
-    PART_WORDS,
-    PARTS,
     TRACE_PHASE,
     TRACE_WORDS,
-    WARP_NUMBER,
-    WARP_WORDS,
 )
+from warpsan.engine.memory import Warp
 from warpsan.engine.words import copy, load64, popcount, store64
 
 __all__ = [
@@ -73,10 +63,10 @@ def arrivals_aside(context: Context, cta: int) -> int:
     return context.deferred_arrivals + 8 * stride * cta
 
 
-def is_whole(context: Context, state: int, mask: int) -> int:
+def is_whole(context: Context, state: Warp, mask: int) -> int:
     """Whether these are all initial lanes of a warp."""
-    here = min(32, context.threads - 32 * load64(state + 8 * WARP_NUMBER))
-    return mask == (1 << here) - 1 and mask == load64(state + 8 * LIVE)
+    here = min(32, context.threads - 32 * state.number)
+    return mask == (1 << here) - 1 and mask == state.live
 
 
 def write_arrivals(context: Context, cta: int) -> None:
@@ -86,12 +76,12 @@ def write_arrivals(context: Context, cta: int) -> None:
     aside = arrivals_aside(context, cta)
     for k in range(load64(aside)):
         row = aside + 8 * (1 + EVENT_WORDS * k)
-        state = context.warps + 8 * WARP_WORDS * load64(row + 8 * EV_WARP)
-        store64(state + 8 * LAST_PHASE, NO_PHASE)
+        state = context.warps[load64(row + 8 * EV_WARP)]
+        state.last_phase = NO_PHASE
         event = room_for_event(context, EVENT_WORDS)
         if event != 0:
             copy(event, row, 8 * EVENT_WORDS)
-            store64(state + 8 * LAST_EVENT, (event - context.trace) // 8 + 1)
+            state.last_event = (event - context.trace) // 8 + 1
     store64(aside, 0)
 
 
@@ -115,12 +105,12 @@ def end_phase(context: Context, cta: int, name: int, arrived: int, whole: int) -
     number, warps = context.phases + 1, context.warp_count
     context.phases = number
     for k in range(warps):
-        state = context.warps + 8 * WARP_WORDS * (warps * cta + k)
-        for p in range(load64(state + 8 * PARTS)):
-            part = state + 8 * (FIRST_PART + PART_WORDS * p)
-            waits = load64(part + 8 * PART_STATUS) == AT_BARRIER and load64(part + 8 * PART_INFO) == name
-            if waits and load64(part + 8 * PART_MASK) == load64(state + 8 * LIVE):
-                store64(state + 8 * LAST_PHASE, number)
+        state = context.warps[warps * cta + k]
+        for p in range(state.path_count):
+            part = state.paths[p]
+            waits = part.status == AT_BARRIER and part.info == name
+            if waits and part.mask == state.live:
+                state.last_phase = number
 
 
 def is_empty(context: Context, aside: int, arrived: int) -> int:
@@ -130,8 +120,8 @@ def is_empty(context: Context, aside: int, arrived: int) -> int:
     for k in range(load64(aside)):
         row = aside + 8 * (1 + EVENT_WORDS * k)
         counted += 32 if load64(row + 8 * EV_THREADS) != 0 else popcount(load64(row + 8 * EV_MASK))
-        state = context.warps + 8 * WARP_WORDS * load64(row + 8 * EV_WARP)
-        last = load64(state + 8 * LAST_PHASE)
+        state = context.warps[load64(row + 8 * EV_WARP)]
+        last = state.last_phase
         if last == NO_PHASE or (k > 0 and last != together):
             return 0
         together = last

@@ -17,20 +17,20 @@ from warpsan.engine.layout import (
     FRAME_MOVING,
     FRAME_ROWS,
     FRAME_VARIABLES,
-    OPERANDS,
     SCRATCH_FAULTS,
     TOO_DEEP,
 )
+from warpsan.engine.memory import Record
 from warpsan.engine.structs import Ptr, i32
 from warpsan.engine.words import copy, load8, load32, load64, store8, store32, store64
 
 __all__ = ["pop_frame", "push_frame"]
 
 
-def push_frame(registers: int, record: int, mask: int, context: Context) -> int:
+def push_frame(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes call a function of a call cycle from within it: operand 0 is the start of the frame's list. Returns a
     status."""
-    frame = context.lists.at(load32(record + 4 * OPERANDS))
+    frame = context.lists.at(record.operands[0])
     depths = registers + frame[FRAME_DEPTH]
     for lane in range(32):
         if mask >> lane & 1:
@@ -46,9 +46,9 @@ def push_frame(registers: int, record: int, mask: int, context: Context) -> int:
     return 0
 
 
-def pop_frame(registers: int, record: int, mask: int, context: Context) -> int:
+def pop_frame(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes return into a call cycle; as :func:`push_frame`."""
-    frame = context.lists.at(load32(record + 4 * OPERANDS))
+    frame = context.lists.at(record.operands[0])
     depths = registers + frame[FRAME_DEPTH]
     for lane in range(32):
         if mask >> lane & 1:

@@ -19,13 +19,13 @@ from llvmlite import ir
 from warpsan.engine import layout
 from warpsan.engine.context import Context
 from warpsan.engine.lanes import POINTER, WORD32, WORD64
-from warpsan.engine.layout import OPERANDS, WARP
+from warpsan.engine.layout import WARP
 from warpsan.engine.maps import map_words
+from warpsan.engine.memory import Record
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.recorders import Recorders
 from warpsan.engine.selection import Array
 from warpsan.engine.structs import Ptr
-from warpsan.engine.words import load32
 from warpsan.errors import DeviceAssertion, IllegalAccess
 from warpsan.host.geometry import Dim3
 from warpsan.host.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, Space
@@ -132,7 +132,7 @@ class Host:
 
     def _answer(self, registers: int, record: int, mask: int, context: int) -> int:
         try:
-            call = self.calls[load32(record + 4 * (OPERANDS + HOST_NUMBER))]
+            call = self.calls[Record(record).operands[HOST_NUMBER]]
             if isinstance(call, WatchedAccess):
                 lanes = [lane for lane in range(WARP) if mask >> lane & 1]
                 access = self.context.host_access

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from warpsan.engine.clocks import acquire, set_floors, vector_of
 from warpsan.engine.context import Context
-from warpsan.engine.layout import LIVE, WARP_WORDS
 from warpsan.engine.structs import Ptr, i64
-from warpsan.engine.words import load64
 
 __all__ = ["acquire_by_lanes", "arrive_lanes", "lanes_before", "leave_lanes"]
 
@@ -32,7 +30,7 @@ def acquire_by_lanes(context: Context, warp: int, vector: Ptr[i64], mask: int) -
     own = vector_of(context, warp).at(warp)
     least = own[0]
     acquire(context, warp, vector)
-    live = load64(context.warps + 8 * (WARP_WORDS * warp + LIVE))
+    live = context.warps[warp].live
     if mask == live:
         arrived = context.lanes_arrived.at(32 * warp)
         seen = context.lanes_seen.at(32 * warp)

@@ -1,8 +1,5 @@
-"""Memory layout that native code shares with Python: words of records, blocks and warps.
-
-Addresses are bytes of this process. A record is one operation, 16 words of 32 bits; a block is straight-line code, 16
-words of 32 bits. The words of a warp's state have 64 bits.
-"""
+"""Numbers that native code shares with Python: statuses, kinds, sizes, and the words of memory that is no struct of
+:mod:`~warpsan.engine.context` or :mod:`~warpsan.engine.memory`."""
 
 from __future__ import annotations
 
@@ -11,33 +8,13 @@ __all__: list[str] = []
 WARP = 32
 EVERY_LANE = (1 << 32) - 1
 
-# ---- a record: int32 words -------------------------------------------------------------------------------------------
+# ---- a record: words of 32 bits --------------------------------------------------------------------------------------
 
 RECORD_WORDS = 16
-FUNCTION = 0
-"""Index into the table of operations."""
-GUARD = 1
-"""0, or the row of a predicate plus 1, plus 2 if it is negated."""
 OPERANDS = 2
-"""The first of 14 operands: offsets of rows in the warp's registers, or numbers."""
-LAST_OPERAND = 13
+"""The first operand."""
 
-# ---- a block: int32 words --------------------------------------------------------------------------------------------
-
-BLOCK_WORDS = 16
-FIRST, LAST, SIZE = 0, 1, 2
-"""Range of its records, without the last; number of its PTX instructions."""
-END = 3
-"""The kind of its end: one of the END_ numbers."""
-END_GUARD, TARGET = 4, 5
-COLLECTIVE = 6
-"""1 if whole warps are needed, 2 if the lanes of a member mask are needed, otherwise 0."""
-MEMBERS = 7
-"""The row of the member mask."""
-END_A, END_B, END_C, END_D, END_E, END_PC, END_TOKEN = range(8, 15)
-"""Operands of the end, the number of its instruction, and whether a wait is for the phase of a state token."""
-POLLS = 15
-"""Whether it is part of a polling loop (:mod:`warpsan.analysis.polling`); 2 if only memory can end the loop."""
+# ---- ends of blocks -------------------------------------------------------------------------------------------------
 
 END_NEXT, END_BRANCH, END_EXIT, END_BARRIER, END_ARRIVE, END_STOP = 0, 1, 2, 3, 4, 5
 END_INDEXED, END_CLUSTER_ARRIVE, END_CLUSTER_WAIT, END_TRY_WAIT, END_WGMMA, END_WGMMA_WAIT = 6, 7, 8, 9, 10, 11
@@ -235,60 +212,26 @@ before it, to which the element reaches."""
 OF_FENCES = -1
 """Reach of an element that is not a release, but a list of ``fence.sc`` before the operation."""
 
-# ---- a warp: int64 words ---------------------------------------------------------------------------------------------
+# ---- a warp ----------------------------------------------------------------------------------------------------------
 
-PART_WORDS = 8
-PART_BLOCK, PART_MASK, PART_STATUS, PART_INFO, PART_FROM, PART_MORE = 0, 1, 2, 3, 4, 5
-MOST_PARTS = 33
-PARTS, LIVE, WARP_STEPS, WARP_CTA, WARP_NUMBER = 0, 1, 2, 3, 4
-COPIES_FLYING = 5
-"""Entries of cp.async in flight."""
-WARP_LINEAR = 6
-"""The linear index of the warp's CTA in the grid."""
-PASSED, HELD_REGISTERS, PRODUCT_GROUPS, PRODUCT_COUNT = 7, 10, 11, 12
-"""``PASSED``: with counters, lanes that passed a wait at once, possibly after other lanes of the warp."""
-BUSY_SETS, TOUCHED_SETS, FENCED = 13, 14, 15
-"""Sets of registers of products in flight, and those accessed since the last wgmma.fence, as bits; whether there was
-a wgmma.fence."""
-COPY_GROUPS = 16
-"""For each lane, the groups of cp.async that it has committed, int32."""
-BULK_GROUPS = 32
-"""For each lane, the bulk groups that it has committed, int32."""
-BUSY, MOST_SETS = 48, 62
-"""For each set of wgmma registers, the products in flight."""
-LAST_EVENT = 110
-"""Start of the warp's last event in the trace, plus one; 0: none of this cluster."""
-LAST_PHASE, NO_PHASE = 111, -1
-"""Number of the barrier phase that the warp has left with others, if it has had no event since."""
-CLUSTER_ARRIVALS, CLUSTER_WAITS = 112, 128
-"""For each lane, its arrivals and its waits at the barrier of the cluster, int32."""
-FIRST_PART = 144
-WARP_WORDS = FIRST_PART + PART_WORDS * MOST_PARTS
+MOST_PATHS = 33
+MOST_SETS = 62
+NO_PHASE = -1
 
-# ---- an mbarrier: int64 words ----------------------------------------------------------------------------------------
+# ---- an mbarrier -----------------------------------------------------------------------------------------------------
 
-MBARRIER_WORDS, MOST_MBARRIERS = 9, 64
-MB_OFFSET, MB_VALID, MB_EXPECTED, MB_PENDING, MB_BYTES, MB_PHASE, MB_CTA, MB_TAG, MB_UNFENCED = range(9)
-"""``MB_TAG``: with checks, the tag of its initialisation. ``MB_UNFENCED``: the thread of the cluster, plus one, that
-has initialised it without a later fence, if it needs one."""
+MOST_MBARRIERS = 64
 SPENT = 2
-"""``MB_VALID`` of an mbarrier that all threads have dropped out of; 1 for others, 0 for none."""
+"""``valid`` of an mbarrier that all threads have dropped out of; 1 for others, 0 for none."""
 
-# ---- a bulk copy in flight: int64 words ------------------------------------------------------------------------------
+# ---- a bulk copy in flight -------------------------------------------------------------------------------------------
 
-TRANSFER_WORDS, MOST_TRANSFERS = 24, 1 << 13  # of each CTA that runs together with others
-TR_KIND, TR_SERIAL, TR_WARP, TR_LANE, TR_GROUP, TR_MAP, TR_CTA, TR_OFFSET, TR_MBARRIER, TR_BYTES = range(10)
-TR_COORDINATES, TR_DATA, TR_TIME, TR_PC, TR_SOURCE, TR_STATE, TR_LINEAR, TR_COMBINE = 10, 16, 18, 19, 20, 21, 22, 23
-"""Words of the operation: its time for the checks, its instruction, the address of its data in this process after the
-read, state bits, the linear index of its CTA plus one, and its combination with elements of global memory: bytes of
-an element << 16 | number of an operation + 1 (0: overwrite)."""
+MOST_TRANSFERS = 1 << 13  # of each CTA that runs together with others
 WRITTEN_OUT, WAITED_FOR = 1, 2
 LANDED, LOADS, STORES, WORDS, ARRIVALS, WITHIN = 0, 1, 2, 3, 4, 5
 """Kinds: landed, a copy to shared memory, a copy from there, words of a register, arrivals of lanes (bits in
-TR_DATA) at an mbarrier once their copies of cp.async up to number TR_OFFSET have landed, a copy from one CTA to
-another. A copy of plain bytes has map 0, and the offset in global memory as its first coordinate."""
-TR_ORIGIN, TR_ORIGIN_CTA, TR_READ_TIME = TR_COORDINATES, TR_COORDINATES + 1, TR_COORDINATES + 2
-"""For a copy within the cluster: its source, the source's CTA, and for the checks the time of its reading."""
+the first word of its data) at an mbarrier once their copies of cp.async up to the number in its offset have landed, a
+copy from one CTA to another."""
 
 COPY_SHARED, COPY_FAR, COPY_PC, COPY_MANY, COPY_SIGNAL, COPY_CASTS = 0, 2, 4, 5, 6, 8
 COPY_COMBINE, COPY_COORDINATES = 8, 9
@@ -348,16 +291,8 @@ its frames in the stack of a warp, and their bytes; the numbers of saved rows, o
 with addresses that move. Two words for each of these follow: the row and the bytes of an element (0: a predicate),
 or the row of the address and the bytes of the variable."""
 
-# ---- a barrier of a CTA: int64 words ---------------------------------------------------------------------------------
+# ---- a barrier of a CTA ----------------------------------------------------------------------------------------------
 
-BARRIER_WORDS = 104
-ARRIVED, GIVEN, KIND, SYNCTHREADS = 0, 1, 2, 3
-"""Threads that have arrived in this phase, the number that completes it (0: all live threads), 1 or 2 (reduction);
-the block whose end is a ``__syncthreads()`` of this phase (0: none)."""
-CAME = 4
-"""First word of the lanes that have arrived in this phase, for each warp of the CTA."""
-ARRIVED_AT, BEFORE_AT = 36, 68
-"""With checks, for each warp of the CTA, the time of its arrival in this phase, and in the phase before (0: none)."""
 BARRIER_COUNT, NO_BARRIER = 17, 16
 """The barriers, and after them one for all names without a barrier."""
 

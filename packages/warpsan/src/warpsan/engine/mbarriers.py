@@ -23,39 +23,17 @@ from warpsan.engine.initialised import initialised_by
 from warpsan.engine.lane_order import acquire_by_lanes, arrive_lanes
 from warpsan.engine.layout import (
     AT_MBARRIER,
-    END_D,
-    END_E,
     EVERY_LANE,
-    FIRST_PART,
     FULL,
     ILLEGAL,
-    LIVE,
-    MB_BYTES,
-    MB_CTA,
-    MB_EXPECTED,
-    MB_OFFSET,
-    MB_PENDING,
-    MB_PHASE,
-    MB_TAG,
-    MB_VALID,
     MBARRIER_RULE,
-    MBARRIER_WORDS,
     MOST_MBARRIERS,
-    OPERANDS,
-    PART_FROM,
-    PART_INFO,
-    PART_MASK,
-    PART_MORE,
-    PART_STATUS,
-    PART_WORDS,
-    PARTS,
     RACE,
     READY,
     SCRATCH_PLACES,
     SPENT,
-    WARP_CTA,
-    WARP_WORDS,
 )
+from warpsan.engine.memory import Mbarrier, Record
 from warpsan.engine.recorded import is_recorded, record_shared
 from warpsan.engine.structs import Ptr, i64
 from warpsan.engine.suspects import broken_rule, current_instruction
@@ -94,7 +72,7 @@ _MOST = (1 << 20) - 1
 
 def cta_of(context: Context, address: int) -> int:
     """The CTA whose shared memory contains an address of shared::cluster; -1 if there is none."""
-    rank, own = address >> RANK_SHIFT, load64(context.current_state + 8 * WARP_CTA)
+    rank, own = address >> RANK_SHIFT, context.current_state.cta
     if rank == 0:
         return own
     if rank < 0 or rank > context.cluster_size:
@@ -111,67 +89,66 @@ def cta_alive(context: Context, cta: int) -> int:
     """Whether a CTA has threads that have not exited."""
     warps = context.warp_count
     for k in range(warps):
-        if load64(context.warps + 8 * (WARP_WORDS * (warps * cta + k) + LIVE)) != 0:
+        if context.warps[warps * cta + k].live != 0:
             return 1
     return 0
 
 
-def mbarrier_at(context: Context, cta: int, offset: int) -> int:
+def mbarrier_at(context: Context, cta: int, offset: int) -> Mbarrier:
     """The mbarrier at an offset of a CTA's shared memory; 0 if there is none."""
-    first = context.mbarriers + 8 * MBARRIER_WORDS * MOST_MBARRIERS * cta
     for k in range(MOST_MBARRIERS):
-        entry = first + 8 * MBARRIER_WORDS * k
-        if load64(entry + 8 * MB_VALID) == 0:
-            return 0
-        if load64(entry + 8 * MB_OFFSET) == offset:
+        entry = context.mbarriers[MOST_MBARRIERS * cta + k]
+        if entry.valid == 0:
+            return Mbarrier(0)
+        if entry.offset == offset:
             return entry
-    return 0
+    return Mbarrier(0)
 
 
 # ---- the checks ------------------------------------------------------------------------------------------------------
 
 
-def actor_of(context: Context, entry: int) -> int:
+def actor_of(context: Context, entry: Mbarrier) -> int:
     """The actor number of an mbarrier: of the copies that signal it."""
-    place = (entry - context.mbarriers) // (8 * MBARRIER_WORDS)
+    place = (entry - context.mbarriers) // Mbarrier.byte_size
     return 2 * warps_of_cluster(context) + place
 
 
-def vectors_of(context: Context, entry: int, far: int) -> Ptr[i64]:
+def vectors_of(context: Context, entry: Mbarrier, far: int) -> Ptr[i64]:
     """The vector that threads of an mbarrier's own CTA, or of other CTAs (``far``), have released to it in this
     phase, followed by that of all earlier phases."""
-    place = (entry - context.mbarriers) // (8 * MBARRIER_WORDS)
+    place = (entry - context.mbarriers) // Mbarrier.byte_size
     return context.mbarrier_vectors.at(2 * context.actors * (2 * place + far))
 
 
-def is_far(context: Context, warp: int, entry: int) -> int:
+def is_far(context: Context, warp: int, entry: Mbarrier) -> int:
     """Whether a warp is of another CTA than an mbarrier."""
-    return 0 if warp // context.warp_count == load64(entry + 8 * MB_CTA) else 1
+    return 0 if warp // context.warp_count == entry.cta else 1
 
 
-def use_mbarrier(context: Context, entry: int) -> int:
+def use_mbarrier(context: Context, entry: Mbarrier) -> int:
     """The current warp uses an mbarrier, and must come after its initialisation. Returns a status."""
     if context.checked == 0:
         return 0
     warp = context.current
-    touch_remote(context, warp, load64(entry + 8 * MB_CTA), warp, context.clocks[warp])
-    if comes_before(context, warp, load64(entry + 8 * MB_TAG)):
+    touch_remote(context, warp, entry.cta, warp, context.clocks[warp])
+    if comes_before(context, warp, entry.tag):
         return 0
-    granule = load64(entry + 8 * MB_OFFSET) >> context.granule_shift
-    return doubt(context, load64(entry + 8 * MB_CTA), granule, RACE)
+    granule = entry.offset >> context.granule_shift
+    return doubt(context, entry.cta, granule, RACE)
 
 
-def initialise(context: Context, entry: int) -> int:
+def initialise(context: Context, entry: Mbarrier) -> int:
     """The current warp writes an mbarrier, which from now on only mbarrier instructions may touch. Returns a status."""
-    offset, cta = load64(entry + 8 * MB_OFFSET), load64(entry + 8 * MB_CTA)
+    offset, cta = entry.offset, entry.cta
     state, warp = context.current_state, context.current
-    home = load64(state + 8 * WARP_CTA)
+    home = state.cta
     store64(context.scratch + SCRATCH_PLACES, offset)
-    store64(state + 8 * WARP_CTA, cta)  # treat the warp as one of that CTA during the check
+    state.cta = cta  # treat the warp as one of that CTA during the check
     status = write_shared(context, 1, EVERY_LANE, offset, offset, 8)
-    store64(state + 8 * WARP_CTA, home)
+    state.cta = home
     touch_remote(context, warp, cta, warp, context.clocks[warp])
-    store64(entry + 8 * MB_TAG, context.clocks[warp] << 16 | warp)
+    entry.tag = context.clocks[warp] << 16 | warp
     mark_mbarrier(context, cta, offset)
     fill(vectors_of(context, entry, 0), 0, 32 * context.actors)
     return status
@@ -193,18 +170,18 @@ def mbarrier_instruction(context: Context, registers: int, row: int, offset: int
 # ---- instructions ----------------------------------------------------------------------------------------------------
 
 
-def begin_mbarrier(registers: int, record: int, mask: int, context: Context) -> int:
+def begin_mbarrier(registers: int, record: Record, mask: int, context: Context) -> int:
     """``mbarrier.init``: operands are the address's row (64 bits), its offset, the row of the counts, and the pc."""
-    row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-    mbarrier_instruction(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 3)))
+    row, shift = record.operands[0], record.operands[1]
+    mbarrier_instruction(context, registers, row, shift, mask, record.operands[3])
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
-        address = load64(registers + load32(record + 4 * OPERANDS) + 8 * lane) + load32(record + 4 * (OPERANDS + 1))
-        count = load32(registers + load32(record + 4 * (OPERANDS + 2)) + 4 * lane) & 0xFFFFFFFF
+        address = load64(registers + record.operands[0] + 8 * lane) + record.operands[1]
+        count = load32(registers + record.operands[2] + 4 * lane) & 0xFFFFFFFF
         cta, offset = cta_of(context, address), offset_of(address)
         legal = cta >= 0 and offset & 7 == 0 and offset <= context.shared_limit - 8
-        entry = mbarrier_at(context, cta, offset) if legal else 0
+        entry = mbarrier_at(context, cta, offset) if legal else Mbarrier(0)
         # A repeated initialisation: in the middle of a phase, it is a suspicion.
         wrong = entry != 0 or count < 1 or count > _MOST
         status = broken_rule(context, MBARRIER_RULE if legal else ILLEGAL) if wrong or not legal else 0
@@ -219,13 +196,13 @@ def begin_mbarrier(registers: int, record: int, mask: int, context: Context) -> 
             entry = free_mbarrier(context, cta)
             if entry == 0:
                 return FULL
-        store64(entry + 8 * MB_OFFSET, offset)
-        store64(entry + 8 * MB_VALID, 1)
-        store64(entry + 8 * MB_EXPECTED, count)
-        store64(entry + 8 * MB_PENDING, count)
-        store64(entry + 8 * MB_BYTES, 0)
-        store64(entry + 8 * MB_PHASE, 0)
-        store64(entry + 8 * MB_CTA, cta)
+        entry.offset = offset
+        entry.valid = 1
+        entry.expected = count
+        entry.pending = count
+        entry.pending_bytes = 0
+        entry.phase = 0
+        entry.cta = cta
         initialised_by(context, entry, lane)
         place = context.shared + cta * context.shared_stride + offset
         store64(place, count)
@@ -236,37 +213,37 @@ def begin_mbarrier(registers: int, record: int, mask: int, context: Context) -> 
     return 0
 
 
-def free_mbarrier(context: Context, cta: int) -> int:
+def free_mbarrier(context: Context, cta: int) -> Mbarrier:
     """Allocate another mbarrier of a CTA; 0 if there is no space."""
-    first = context.mbarriers + 8 * MBARRIER_WORDS * MOST_MBARRIERS * cta
+    first = MOST_MBARRIERS * cta
     k = 0
-    while k < MOST_MBARRIERS - 1 and load64(first + 8 * (MBARRIER_WORDS * k + MB_VALID)) != 0:
+    while k < MOST_MBARRIERS - 1 and context.mbarriers[first + k].valid != 0:
         k += 1
-    return first + 8 * MBARRIER_WORDS * k if k < MOST_MBARRIERS - 1 else 0
+    return context.mbarriers[first + k] if k < MOST_MBARRIERS - 1 else Mbarrier(0)
 
 
-def arrive_at(registers: int, record: int, mask: int, context: Context) -> int:
+def arrive_at(registers: int, record: Record, mask: int, context: Context) -> int:
     """``mbarrier.arrive`` without a token.
 
     Operands are the address's row and offset, the row of the counts or bytes, whether these are bytes to expect, the
     pc, its order (:func:`arrive_in_order`), the row of the state tokens (or -1), whether the lanes drop out, and
     whether these arrivals must not end the phase.
     """
-    token, drops = load32(record + 4 * (OPERANDS + 6)), load32(record + 4 * (OPERANDS + 7))
+    token, drops = record.operands[6], record.operands[7]
     left = mask
-    place, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-    mbarrier_instruction(context, registers, place, shift, mask, load32(record + 4 * (OPERANDS + 4)))
+    place, shift = record.operands[0], record.operands[1]
+    mbarrier_instruction(context, registers, place, shift, mask, record.operands[4])
     while left != 0:
-        entry = 0
+        entry = Mbarrier(0)
         total = 0
         for lane in range(32):
             if left >> lane & 1 == 0:
                 continue
-            row = registers + load32(record + 4 * OPERANDS)
-            address = load64(row + 8 * lane) + load32(record + 4 * (OPERANDS + 1))
-            many = load32(registers + load32(record + 4 * (OPERANDS + 2)) + 4 * lane) & 0xFFFFFFFF
+            row = registers + record.operands[0]
+            address = load64(row + 8 * lane) + record.operands[1]
+            many = load32(registers + record.operands[2] + 4 * lane) & 0xFFFFFFFF
             cta = cta_of(context, address)
-            mine = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
+            mine = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else Mbarrier(0)
             if mine == 0 or cta_alive(context, cta) == 0:
                 status = broken_rule(context, MBARRIER_RULE)
                 if status != 0:
@@ -280,54 +257,54 @@ def arrive_at(registers: int, record: int, mask: int, context: Context) -> int:
                 continue
             left = left & ~(1 << lane)
             if token >= 0:  # tokens as if the lanes came one after the other
-                state = load64(entry + 8 * MB_PHASE) << 32 | max(0, load64(entry + 8 * MB_PENDING) - total)
+                state = entry.phase << 32 | max(0, entry.pending - total)
                 store64(registers + token + 8 * lane, state)
-            if load32(record + 4 * (OPERANDS + 3)):
-                store64(entry + 8 * MB_BYTES, load64(entry + 8 * MB_BYTES) + many)
+            if record.operands[3]:
+                entry.pending_bytes += many
                 total += 1
             else:
                 total += many
         if entry == 0:
             continue
-        pending, expected = load64(entry + 8 * MB_PENDING), load64(entry + 8 * MB_EXPECTED)
+        pending, expected = entry.pending, entry.expected
         status = use_mbarrier(context, entry)
-        wrong = total > pending or load64(entry + 8 * MB_BYTES) > _MOST or (drops and total > expected)
-        ends = total == pending and load32(record + 4 * (OPERANDS + 8))
+        wrong = total > pending or entry.pending_bytes > _MOST or (drops and total > expected)
+        ends = total == pending and record.operands[8]
         if status == 0 and (wrong or ends):
             status = broken_rule(context, MBARRIER_RULE)
         if status != 0:
             return status
         if context.checked != 0:
-            arrive_in_order(context, entry, mask, load32(record + 4 * (OPERANDS + 5)))
+            arrive_in_order(context, entry, mask, record.operands[5])
         if drops:
-            store64(entry + 8 * MB_EXPECTED, max(expected - total, 0))
+            entry.expected = max(expected - total, 0)
         count_arrivals(context, entry, total)
     return 0
 
 
-def count_arrivals(context: Context, entry: int, total: int) -> None:
+def count_arrivals(context: Context, entry: Mbarrier, total: int) -> None:
     """A number of threads have arrived: phases that waited only for them end."""
-    total = total if total <= _MOST else load64(entry + 8 * MB_PENDING)
+    total = total if total <= _MOST else entry.pending
     while total > 0:
-        here = min(total, load64(entry + 8 * MB_PENDING))
-        store64(entry + 8 * MB_PENDING, load64(entry + 8 * MB_PENDING) - here)
+        here = min(total, entry.pending)
+        entry.pending -= here
         total -= here
         if settle(context, entry) == 0:
             break  # more arrivals than the phase can take
 
 
-def count_bytes(registers: int, record: int, mask: int, context: Context) -> int:
+def count_bytes(registers: int, record: Record, mask: int, context: Context) -> int:
     """``mbarrier.expect_tx`` and ``complete_tx``: operands are the address's row and offset, the row of the bytes,
     whether the phase expects them (or they are complete), and the pc."""
-    row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-    mbarrier_instruction(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 4)))
+    row, shift = record.operands[0], record.operands[1]
+    mbarrier_instruction(context, registers, row, shift, mask, record.operands[4])
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
         address = load64(registers + row + 8 * lane) + shift
-        many = load32(registers + load32(record + 4 * (OPERANDS + 2)) + 4 * lane) & 0xFFFFFFFF
+        many = load32(registers + record.operands[2] + 4 * lane) & 0xFFFFFFFF
         cta = cta_of(context, address)
-        entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
+        entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else Mbarrier(0)
         status = 0
         if entry == 0 or cta_alive(context, cta) == 0:
             status = broken_rule(context, MBARRIER_RULE)
@@ -335,96 +312,92 @@ def count_bytes(registers: int, record: int, mask: int, context: Context) -> int
                 continue
         if status == 0:
             status = use_mbarrier(context, entry)
-        if status == 0 and load32(record + 4 * (OPERANDS + 3)) == 0:
+        if status == 0 and record.operands[3] == 0:
             status = bytes_came(context, entry, many)
         elif status == 0:
-            store64(entry + 8 * MB_BYTES, load64(entry + 8 * MB_BYTES) + many)
-            status = broken_rule(context, MBARRIER_RULE) if load64(entry + 8 * MB_BYTES) > _MOST else 0
+            entry.pending_bytes += many
+            status = broken_rule(context, MBARRIER_RULE) if entry.pending_bytes > _MOST else 0
         if status != 0:
             return status
     return 0
 
 
-def end_mbarrier(registers: int, record: int, mask: int, context: Context) -> int:
+def end_mbarrier(registers: int, record: Record, mask: int, context: Context) -> int:
     """``mbarrier.inval``: operands are the address's row and offset, and the pc. The memory is free."""
-    row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-    mbarrier_instruction(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 2)))
+    row, shift = record.operands[0], record.operands[1]
+    mbarrier_instruction(context, registers, row, shift, mask, record.operands[2])
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
         address = load64(registers + row + 8 * lane) + shift
         cta, offset = cta_of(context, address), offset_of(address)
-        entry = mbarrier_at(context, cta, offset) if cta >= 0 else 0
+        entry = mbarrier_at(context, cta, offset) if cta >= 0 else Mbarrier(0)
         status = use_mbarrier(context, entry) if entry != 0 else broken_rule(context, MBARRIER_RULE)
         if status != 0:
             return status
         if entry == 0:
             continue
-        store64(entry + 8 * MB_OFFSET, -1)
+        entry.offset = -1
         if context.checked != 0:
             unmark_mbarrier(context, cta, offset)
             state = context.current_state
-            home = load64(state + 8 * WARP_CTA)
+            home = state.cta
             store64(context.scratch + SCRATCH_PLACES, offset)
-            store64(state + 8 * WARP_CTA, cta)
+            state.cta = cta
             mark_written(context, 1, EVERY_LANE, 8)
-            store64(state + 8 * WARP_CTA, home)
+            state.cta = home
     return 0
 
 
-def bytes_came(context: Context, entry: int, many: int) -> int:
+def bytes_came(context: Context, entry: Mbarrier, many: int) -> int:
     """Bytes that an mbarrier counts are complete. Returns a status."""
-    store64(entry + 8 * MB_BYTES, load64(entry + 8 * MB_BYTES) - many)
+    entry.pending_bytes -= many
     return bytes_counted(context, entry)
 
 
-def bytes_counted(context: Context, entry: int) -> int:
+def bytes_counted(context: Context, entry: Mbarrier) -> int:
     """An mbarrier has counted a group of bytes that complete together. Returns a status."""
-    left = load64(entry + 8 * MB_BYTES)
-    short = left < 0 and load64(entry + 8 * MB_PENDING) == 0
-    store64(entry + 8 * MB_BYTES, 0 if short else left)
+    left = entry.pending_bytes
+    short = left < 0 and entry.pending == 0
+    entry.pending_bytes = 0 if short else left
     status = broken_rule(context, MBARRIER_RULE) if short or left < -_MOST else 0
     settle(context, entry)
     return status
 
 
-def settle(context: Context, entry: int) -> int:
+def settle(context: Context, entry: Mbarrier) -> int:
     """End a complete phase, and release the lanes that wait for it. Returns whether there was one. After all threads
     have dropped out, the phase that ends is the last."""
-    if (
-        load64(entry + 8 * MB_PENDING) != 0
-        or load64(entry + 8 * MB_BYTES) != 0
-        or load64(entry + 8 * MB_VALID) == SPENT
-    ):
+    if entry.pending != 0 or entry.pending_bytes != 0 or entry.valid == SPENT:
         return 0
-    if load64(entry + 8 * MB_EXPECTED) == 0:
-        store64(entry + 8 * MB_VALID, SPENT)
-    phase = load64(entry + 8 * MB_PHASE) + 1
-    store64(entry + 8 * MB_PHASE, phase)
-    store64(entry + 8 * MB_PENDING, load64(entry + 8 * MB_EXPECTED))
+    if entry.expected == 0:
+        entry.valid = SPENT
+    phase = entry.phase + 1
+    entry.phase = phase
+    entry.pending = entry.expected
     checked = context.checked
     if checked:
         for far in range(2 if context.cluster_size > 1 else 1):
             publish(context, vectors_of(context, entry, far))
     warps = context.warp_count
     for number in range(warps * context.cta_count):
-        state = context.warps + 8 * WARP_WORDS * number
-        for p in range(load64(state + 8 * PARTS)):
-            part = state + 8 * (FIRST_PART + PART_WORDS * p)
-            if load64(part + 8 * PART_STATUS) != AT_MBARRIER or load64(part + 8 * PART_INFO) != entry:
+        state = context.warps[number]
+        for p in range(state.path_count):
+            part = state.paths[p]
+            if part.status != AT_MBARRIER or part.mbarrier != entry:
                 continue
-            if phase > load64(part + 8 * PART_MORE):
-                store64(part + 8 * PART_STATUS, READY)
+            if phase > part.more:
+                part.status = READY
                 registers = context.registers + number * context.register_bytes
-                block = load64(part + 8 * PART_FROM)
-                row = registers + load32(block + 4 * END_D)
-                store32(row, load32(row) | load64(part + 8 * PART_MASK))
+                block = part.came_from
+                row = registers + block.end_d
+                store32(row, load32(row) | part.mask)
                 if checked:
-                    pass_on(context, number, entry, load64(part + 8 * PART_MASK), load32(block + 4 * END_E))
+                    pass_on(context, number, entry, part.mask, block.end_e)
     return 1
 
 
-def arrive_in_order(context: Context, entry: int, mask: int, order: int) -> None:
+def arrive_in_order(context: Context, entry: Mbarrier, mask: int, order: int) -> None:
     """Lanes of the current warp arrive at an mbarrier, and release their accesses, or, for a relaxed arrival, the
     vector of the warp's last fence, if the scope contains the CTA of the mbarrier.
 
@@ -439,7 +412,7 @@ def arrive_in_order(context: Context, entry: int, mask: int, order: int) -> None
         release_fenced(context, warp, vectors_of(context, entry, far), far)
 
 
-def pass_on(context: Context, warp: int, entry: int, mask: int, order: int) -> None:
+def pass_on(context: Context, warp: int, entry: Mbarrier, mask: int, order: int) -> None:
     """Lanes of a warp have waited for a phase of an mbarrier: it acquires the vectors of all complete phases in the
     scope; for a relaxed wait, at its next fence. The order is as in :func:`arrive_in_order`."""
     actors = context.actors
@@ -453,11 +426,11 @@ def pass_on(context: Context, warp: int, entry: int, mask: int, order: int) -> N
         take_rows(context, warp, vector_of(context, warp), 0)
 
 
-def acquire_observed(registers: int, record: int, mask: int, context: Context) -> int:
+def acquire_observed(registers: int, record: Record, mask: int, context: Context) -> int:
     """An acquiring fence: the current warp acquires the observations of its relaxed waits. The operand is whether
     the fence's scope contains the cluster."""
     warp = context.current
-    for far in range(1 + load32(record + 4 * OPERANDS)):
+    for far in range(1 + record.operands[0]):
         observed = observed_vector(context, warp, far)
         latest = 0
         for other in range(context.actors):

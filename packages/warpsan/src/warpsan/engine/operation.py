@@ -17,6 +17,7 @@ from llvmlite import ir
 from warpsan.engine.context import Context
 from warpsan.engine.lanes import BYTE, POINTER, WORD32, WORD64, Lanes, llvm_type
 from warpsan.engine.layout import DONE, OPERANDS, WARP
+from warpsan.engine.memory import Warp
 from warpsan.engine.translate import Translator
 
 __all__ = ["NativeOperation", "OperationCode", "lanewise"]
@@ -89,7 +90,7 @@ class OperationCode:
 
     def field(self, name: str) -> Any:
         """A pointer to a field of the context."""
-        return self.at(self._context, WORD64(Context.offset(name)))
+        return self.at(self._context, WORD64(Context.offset_of(name)))
 
     def context(self, name: str) -> Any:
         """A field of the context, an ``i64``."""
@@ -149,9 +150,9 @@ class OperationCode:
         """An ``i1`` in every element."""
         return self.spread(condition, "pred", count)
 
-    def state(self, word: int) -> Any:
-        """A pointer to a word of the current warp's state."""
-        return self.at(self.pointer("current_state"), WORD64(8 * word))
+    def state(self, name: str) -> Any:
+        """A pointer to a field of the current warp's state."""
+        return self.at(self.pointer("current_state"), WORD64(Warp.offset_of(name)))
 
     def call(self, function: Callable[..., int], *arguments: Any) -> Any:
         """Call a translated function of 64-bit integers; its result."""

@@ -12,13 +12,7 @@ from warpsan.engine.flights import read_chunks, reads_complete
 from warpsan.engine.layout import (
     AT_UNIT,
     AT_WGMMA,
-    BUSY,
-    BUSY_SETS,
-    END_A,
-    END_PC,
     END_WGMMA,
-    FENCED,
-    FIRST_PART,
     FULL,
     ILLEGAL,
     L_A,
@@ -40,12 +34,6 @@ from warpsan.engine.layout import (
     L_SET_A,
     L_SIGN,
     MOST_PRODUCTS,
-    OPERANDS,
-    PART_FROM,
-    PART_MASK,
-    PART_STATUS,
-    PART_WORDS,
-    PARTS,
     PR_A,
     PR_B,
     PR_FRAGMENT,
@@ -53,8 +41,6 @@ from warpsan.engine.layout import (
     PR_KEEP,
     PR_LIST,
     PR_TIME,
-    PRODUCT_COUNT,
-    PRODUCT_GROUPS,
     PRODUCT_WORDS,
     READY,
     SCRATCH_A,
@@ -62,14 +48,11 @@ from warpsan.engine.layout import (
     SCRATCH_CHUNKS,
     SCRATCH_POISON,
     SCRATCH_RECORD,
-    TOUCHED_SETS,
-    WARP_CTA,
-    WARP_NUMBER,
-    WARP_WORDS,
     WGMMA_RULE,
 )
+from warpsan.engine.memory import Block, Path, Record, Warp
 from warpsan.engine.suspects import broken_rule, current_instruction, suspect
-from warpsan.engine.words import call_operation, copy, fill, load32, load64, store32, store64
+from warpsan.engine.words import call_operation, copy, fill, load32, load64, store64
 
 __all__ = ["commit_products", "fence_products", "look_at_registers", "meet"]
 
@@ -77,61 +60,60 @@ _EVERYONE = (1 << 32) - 1
 _ILLEGAL = 2
 
 
-def meet(context: Context, state: int, block: int, part: int, end: int) -> int:
+def meet(context: Context, state: Warp, block: Block, part: Path, end: int) -> int:
     """A warp has reached a wgmma that its warpgroup executes together. Returns a status."""
-    store64(part + 8 * PART_STATUS, AT_WGMMA)
-    store64(part + 8 * PART_FROM, block)
-    warps, warp = context.warp_count, load64(state + 8 * WARP_NUMBER)
-    first = load64(state + 8 * WARP_CTA) * warps + warp - warp % 4
+    part.status = AT_WGMMA
+    part.came_from = block
+    warps, warp = context.warp_count, state.number
+    first = state.cta * warps + warp - warp % 4
     if warp - warp % 4 + 4 > warps:  # a part of a warpgroup waits forever
         return 0
     for k in range(4):
         if waiting_part(context, first + k, block) == 0:
             return 0
     for k in range(4):
-        store64(waiting_part(context, first + k, block) + 8 * PART_STATUS, READY)
+        waiting_part(context, first + k, block).status = READY
     if end == END_WGMMA:
-        current_instruction(context, load32(block + 4 * END_PC))
-        return issue(context, first, context.lists + 4 * load32(block + 4 * END_A))
-    return wait(context, first, load32(block + 4 * END_A))
+        current_instruction(context, block.end_pc)
+        return issue(context, first, context.lists + 4 * block.end_a)
+    return wait(context, first, block.end_a)
 
 
-def waiting_part(context: Context, number: int, block: int) -> int:
+def waiting_part(context: Context, number: int, block: Block) -> Path:
     """The part of a warp that waits at this wgmma with all lanes; 0 if there is none."""
-    state = context.warps + 8 * WARP_WORDS * number
-    for k in range(load64(state + 8 * PARTS)):
-        part = state + 8 * (FIRST_PART + PART_WORDS * k)
-        whole = load64(part + 8 * PART_MASK) == _EVERYONE
-        if whole and load64(part + 8 * PART_STATUS) == AT_WGMMA and load64(part + 8 * PART_FROM) == block:
+    state = context.warps[number]
+    for k in range(state.path_count):
+        part = state.paths[k]
+        whole = part.mask == _EVERYONE
+        if whole and part.status == AT_WGMMA and part.came_from == block:
             return part
-    return 0
+    return Path(0)
 
 
-def commit_products(registers: int, record: int, mask: int, context: Context) -> int:
+def commit_products(registers: int, record: Record, mask: int, context: Context) -> int:
     """``wgmma.commit_group``, of each warp separately."""
-    place = context.current_state + 8 * PRODUCT_GROUPS
-    store64(place, load64(place) + 1)
+    context.current_state.product_groups += 1
     return 0
 
 
-def fence_products(registers: int, record: int, mask: int, context: Context) -> int:
+def fence_products(registers: int, record: Record, mask: int, context: Context) -> int:
     """``wgmma.fence``, of each warp separately: products may use its registers again."""
     state = context.current_state
-    store64(state + 8 * FENCED, 1)
-    store64(state + 8 * TOUCHED_SETS, 0)
+    state.fenced = 1
+    state.touched_sets = 0
     return 0
 
 
-def _bits(address: int) -> int:
+def _bits(low: int, high: int) -> int:
     """The bits of two words, the low one first."""
-    return load32(address) & 0xFFFFFFFF | load32(address + 4) << 32
+    return low & 0xFFFFFFFF | high << 32
 
 
-def look_at_registers(registers: int, record: int, mask: int, context: Context) -> int:
+def look_at_registers(registers: int, record: Record, mask: int, context: Context) -> int:
     """Registers of these sets (operands 0 and 1, as bits) are used: no product in flight may use them."""
-    state, sets = context.current_state, _bits(record + 4 * OPERANDS)
-    store64(state + 8 * TOUCHED_SETS, load64(state + 8 * TOUCHED_SETS) | sets)
-    if load64(state + 8 * BUSY_SETS) & sets:
+    state, sets = context.current_state, _bits(record.operands[0], record.operands[1])
+    state.touched_sets |= sets
+    if state.busy_sets & sets:
         context.current_record = record
         return suspect(context, AT_UNIT, 0, WGMMA_RULE)
     return 0
@@ -140,14 +122,14 @@ def look_at_registers(registers: int, record: int, mask: int, context: Context) 
 def issue(context: Context, first: int, words: int) -> int:
     """Put a product in flight; in the early mode, its result is ready at once. Returns a status."""
     size = context.register_bytes
-    leader = context.warps + 8 * WARP_WORDS * first
-    count = load64(leader + 8 * PRODUCT_COUNT)
+    leader = context.warps[first]
+    count = leader.product_count
     if count == MOST_PRODUCTS:
         return FULL
     entry = context.products + 8 * PRODUCT_WORDS * (MOST_PRODUCTS * (first // 4) + count)
-    store64(leader + 8 * PRODUCT_COUNT, count + 1)
+    leader.product_count = count + 1
     store64(entry + 8 * PR_LIST, words)
-    store64(entry + 8 * PR_GROUP, load64(leader + 8 * PRODUCT_GROUPS))
+    store64(entry + 8 * PR_GROUP, leader.product_groups)
     registers = context.registers + size * first
     in_shared = load32(words + 4 * L_A) >= 0
     store64(entry + 8 * PR_B, load64(registers + load32(words + 4 * L_B)))
@@ -231,10 +213,11 @@ def complete(context: Context, first: int, entry: int, words: int) -> None:
 
 def begin_sums(context: Context, number: int, registers: int, words: int) -> int:
     """Another product uses a warp's registers; the first one takes the accumulators' values. Returns a status."""
-    state = context.warps + 8 * WARP_WORDS * number
+    state = context.warps[number]
     if context.checked != 0:
-        touched = load64(state + 8 * TOUCHED_SETS) & _bits(words + 4 * L_OWN)
-        if load64(state + 8 * FENCED) == 0 or touched or load64(state + 8 * BUSY_SETS) & _bits(words + 4 * L_OTHERS):
+        own = _bits(load32(words + 4 * L_OWN), load32(words + 4 * (L_OWN + 1)))
+        others = _bits(load32(words + 4 * L_OTHERS), load32(words + 4 * (L_OTHERS + 1)))
+        if state.fenced == 0 or state.touched_sets & own or state.busy_sets & others:
             status = broken_rule(context, WGMMA_RULE)
             if status != 0:
                 return status
@@ -250,20 +233,20 @@ def begin_sums(context: Context, number: int, registers: int, words: int) -> int
     return 0
 
 
-def begin_use(state: int, number: int) -> int:
+def begin_use(state: Warp, number: int) -> int:
     """Another product uses a set of registers of a warp. Returns the number of products."""
-    busy = load64(state + 8 * (BUSY + number)) + 1
-    store64(state + 8 * (BUSY + number), busy)
-    store64(state + 8 * BUSY_SETS, load64(state + 8 * BUSY_SETS) | 1 << number)
+    busy = state.products_of_set[number] + 1
+    state.products_of_set[number] = busy
+    state.busy_sets |= 1 << number
     return busy
 
 
-def end_use(state: int, number: int) -> int:
+def end_use(state: Warp, number: int) -> int:
     """A product no longer uses a set of registers of a warp. Returns the number of products left."""
-    busy = load64(state + 8 * (BUSY + number)) - 1
-    store64(state + 8 * (BUSY + number), busy)
+    busy = state.products_of_set[number] - 1
+    state.products_of_set[number] = busy
     if busy == 0:
-        store64(state + 8 * BUSY_SETS, load64(state + 8 * BUSY_SETS) & ~(1 << number))
+        state.busy_sets &= ~(1 << number)
     return busy
 
 
@@ -276,8 +259,8 @@ def write_sums(registers: int, words: int) -> None:
 
 def wait(context: Context, first: int, keep: int) -> int:
     """Complete all products of a warpgroup but those of its last ``keep`` groups, in order. Returns a status."""
-    leader = context.warps + 8 * WARP_WORDS * first
-    count, groups = load64(leader + 8 * PRODUCT_COUNT), load64(leader + 8 * PRODUCT_GROUPS)
+    leader = context.warps[first]
+    count, groups = leader.product_count, leader.product_groups
     size = context.register_bytes
     base = context.products + 8 * PRODUCT_WORDS * MOST_PRODUCTS * (first // 4)
     left = 0
@@ -295,7 +278,7 @@ def wait(context: Context, first: int, keep: int) -> int:
                 return status
         words = load64(entry + 8 * PR_LIST)
         for warp in range(4):
-            state = leader + 8 * WARP_WORDS * warp
+            state = context.warps[first + warp]
             if end_use(state, load32(words + 4 * L_SET)) == 0 and late:
                 write_sums(context.registers + size * (first + warp), words)
             if load32(words + 4 * L_SET_A) >= 0:
@@ -305,14 +288,14 @@ def wait(context: Context, first: int, keep: int) -> int:
     if left != count and context.checked != 0:
         for warp in range(4):
             set_floors(context, first + warp)
-    store64(leader + 8 * PRODUCT_COUNT, left)
+    leader.product_count = left
     return 0
 
 
 def land(context: Context, first: int, entry: int) -> int:
     """Read the operands of a product and add it to the sums of four warps. Returns a status."""
     words, scratch = load64(entry + 8 * PR_LIST), context.scratch
-    table, record = context.table, scratch + SCRATCH_RECORD
+    table, record = context.table, Record(scratch + SCRATCH_RECORD)
     cta = first // context.warp_count
     columns = load32(words + 4 * L_COLUMNS)
     chunks = scratch + SCRATCH_CHUNKS
@@ -320,9 +303,9 @@ def land(context: Context, first: int, entry: int) -> int:
     status = refused(context, placed)
     if status != 0:
         return status
-    store32(record + 4 * OPERANDS, columns // 8)
-    store32(record + 4 * (OPERANDS + 1), 0)
-    store32(record + 4 * (OPERANDS + 2), SCRATCH_B)
+    record.operands[0] = columns // 8
+    record.operands[1] = 0
+    record.operands[2] = SCRATCH_B
     call_operation(table[load32(words + 4 * L_LOAD_B)], 0, record, -1, context)
     if load32(words + 4 * L_A) >= 0:
         placed = place_chunks(context, cta, load64(entry + 8 * PR_A), 64, load32(words + 4 * L_MAJOR_A), chunks)
@@ -331,15 +314,15 @@ def land(context: Context, first: int, entry: int) -> int:
             return status
     for warp in range(4):
         registers = context.registers + context.register_bytes * (first + warp)
-        store32(record + 4 * OPERANDS, 2)
-        store32(record + 4 * (OPERANDS + 1), 2 * 16 * 8 * warp)
-        store32(record + 4 * (OPERANDS + 2), SCRATCH_A)
+        record.operands[0] = 2
+        record.operands[1] = 2 * 16 * 8 * warp
+        record.operands[2] = SCRATCH_A
         source = entry + 8 * PR_FRAGMENT + 512 * warp
         call_operation(table[load32(words + 4 * L_LOAD_A)], source, record, -1, context)
-        store32(record + 4 * OPERANDS, columns // 8)
-        store32(record + 4 * (OPERANDS + 1), load32(words + 4 * L_HIDDEN))
-        store32(record + 4 * (OPERANDS + 2), load64(entry + 8 * PR_KEEP))
-        store32(record + 4 * (OPERANDS + 3), load32(words + 4 * L_SIGN))
+        record.operands[0] = columns // 8
+        record.operands[1] = load32(words + 4 * L_HIDDEN)
+        record.operands[2] = load64(entry + 8 * PR_KEEP)
+        record.operands[3] = load32(words + 4 * L_SIGN)
         call_operation(table[load32(words + 4 * L_PRODUCT)], registers, record, -1, context)
         if context.early != 0:
             write_sums(registers, words)

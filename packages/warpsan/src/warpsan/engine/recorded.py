@@ -5,15 +5,10 @@ from __future__ import annotations
 
 from warpsan.engine.context import Context
 from warpsan.engine.layout import (
-    TR_BYTES,
-    TR_LANE,
-    TR_LINEAR,
-    TR_OFFSET,
-    TR_PC,
-    TR_WARP,
     WARP,
 )
-from warpsan.engine.words import call_operation, load64
+from warpsan.engine.memory import TransferEntry
+from warpsan.engine.words import call_operation
 
 __all__ = ["is_recorded", "record_line", "record_lines", "record_shared", "record_update"]
 
@@ -30,19 +25,19 @@ def record_shared(context: Context, mask: int, width: int, pc: int) -> None:
         call_operation(context.record_shared, pc, width, mask, context)
 
 
-def record_line(context: Context, entry: int, begin: int, end: int) -> None:
+def record_line(context: Context, entry: TransferEntry, begin: int, end: int) -> None:
     """A lane's copy accesses a stretch of global memory."""
-    if is_recorded(context, load64(entry + 8 * TR_PC)):
-        call_operation(context.record_line, begin, end, load64(entry + 8 * TR_LANE), context)
+    if is_recorded(context, entry.pc):
+        call_operation(context.record_line, begin, end, entry.lane, context)
 
 
-def record_update(context: Context, entry: int) -> None:
+def record_update(context: Context, entry: TransferEntry) -> None:
     """A lane's copy updates a stretch of shared memory."""
-    pc, begin = load64(entry + 8 * TR_PC), load64(entry + 8 * TR_OFFSET)
+    pc, begin = entry.pc, entry.offset
     if is_recorded(context, pc):
-        context.current = load64(entry + 8 * TR_WARP)
-        context.current_cta = load64(entry + 8 * TR_LINEAR)
-        lane, end = load64(entry + 8 * TR_LANE), begin + load64(entry + 8 * TR_BYTES)
+        context.current = entry.warp
+        context.current_cta = entry.linear_cta
+        lane, end = entry.lane, begin + entry.bytes
         call_operation(context.record_line, begin, end, WARP + lane, context)
         record_lines(context, pc)
 

@@ -291,7 +291,7 @@ def _still_polling(setup: Setup, state: State) -> tuple[int, int, Instruction] |
     instruction by which it waits."""
     endless = polling_loops(setup.entry, setup.program).endless
     for number in range(setup.geometry.warps * ctas_together(setup) if endless else 0):
-        warp = state.context.warps + 8 * layout.WARP_WORDS * number
+        warp = state.context.warps[number]
         block = lowest_ready(warp)
         if block in endless:
             return number, take(warp, block), endless[block]

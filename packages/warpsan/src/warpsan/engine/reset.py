@@ -6,34 +6,21 @@ from warpsan.engine.clocks import begin_clocks
 from warpsan.engine.context import Context
 from warpsan.engine.layout import (
     BARRIER_COUNT,
-    BARRIER_WORDS,
     CLUSTER_CTAID_X,
     CLUSTERID_X,
     CTAID_X,
     CTAID_Z,
     CTARANK,
-    FIRST_PART,
-    HELD_REGISTERS,
-    LIVE,
-    MB_VALID,
-    MBARRIER_WORDS,
     MOST_MBARRIERS,
-    PART_BLOCK,
-    PART_MASK,
-    PART_STATUS,
-    PARTS,
     READY,
     TID_X,
     TID_Y,
     TID_Z,
-    WARP_CTA,
-    WARP_LINEAR,
-    WARP_NUMBER,
-    WARP_WORDS,
     WARPID,
 )
+from warpsan.engine.memory import BarrierState, Warp
 from warpsan.engine.watch.releases import begin_rows
-from warpsan.engine.words import copy, fill, load64, store32, store64
+from warpsan.engine.words import copy, fill, store32
 
 __all__ = ["draw", "reset_cluster"]
 
@@ -45,9 +32,9 @@ def reset_cluster(context: Context, cluster: int) -> None:
     size, template = context.register_bytes, context.template
     fill(context.shared, 0xFF, ctas * context.shared_stride)
     fill(context.local, 0xFF, 32 * ctas * warps * context.local_stride)
-    fill(context.barriers, 0, 8 * BARRIER_WORDS * BARRIER_COUNT * ctas)
+    fill(context.barriers, 0, BarrierState.byte_size * BARRIER_COUNT * ctas)
     for k in range(MOST_MBARRIERS * ctas if context.mbarriers != 0 else 0):
-        store64(context.mbarriers + 8 * (MBARRIER_WORDS * k + MB_VALID), 0)
+        context.mbarriers[k].valid = 0
     context.transfer_first = 0
     context.transfer_count = 0
     context.captured_end = 0
@@ -60,32 +47,32 @@ def reset_cluster(context: Context, cluster: int) -> None:
     begin_rows(context)
     positions = context.positions
     for cta in range(ctas if positions != 0 else 0):  # earlier CTAs do not run any more
-        state = context.warps + 8 * WARP_WORDS * warps * cta
-        if load64(state + 8 * WARP_LINEAR) >= 0:
-            positions[load64(state + 8 * WARP_LINEAR)] = 0
+        state = context.warps[warps * cta]
+        if state.linear_cta >= 0:
+            positions[state.linear_cta] = 0
     # Random numbers depend on the cluster, and not on the thread that runs it.
     context.draw = context.seed ^ context.ctas[cluster * ctas]
     for _ in range(4):
         draw(context, 1)
     for number in range(warps * ctas):
         cta, warp = number // warps, number % warps
-        state = context.warps + 8 * WARP_WORDS * number
+        state = context.warps[number]
         here = min(32, threads - 32 * warp)
         live = (1 << here) - 1
         linear = context.ctas[cluster * ctas + cta]
-        fill(state, 0, 8 * FIRST_PART)
-        store64(state + 8 * WARP_CTA, cta)
-        store64(state + 8 * WARP_LINEAR, linear)
+        fill(state, 0, Warp.byte_size)
+        state.cta = cta
+        state.linear_cta = linear
         if linear < 0:  # fewer CTAs are left than may run together
             continue
-        store64(state + 8 * PARTS, 1)
-        store64(state + 8 * HELD_REGISTERS, context.registers_before)
-        store64(state + 8 * LIVE, live)
-        store64(state + 8 * WARP_NUMBER, warp)
-        part = state + 8 * FIRST_PART
-        store64(part + 8 * PART_BLOCK, context.start)
-        store64(part + 8 * PART_MASK, live)
-        store64(part + 8 * PART_STATUS, READY)
+        state.path_count = 1
+        state.held_registers = context.registers_before
+        state.live = live
+        state.number = warp
+        part = state.paths[0]
+        part.block = context.start
+        part.mask = live
+        part.status = READY
         registers = context.registers + number * size
         copy(registers, template, size)
         if positions != 0:

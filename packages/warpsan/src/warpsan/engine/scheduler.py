@@ -16,21 +16,13 @@ from warpsan.engine.empty_phases import write_all_arrivals
 from warpsan.engine.layout import (
     APART,
     BACKWARD,
-    BLOCK_WORDS,
-    COLLECTIVE,
     DRAWN,
-    END,
-    END_A,
     END_ARRIVE,
-    END_B,
     END_BARRIER,
     END_BRANCH,
-    END_C,
     END_CLUSTER_ARRIVE,
     END_CLUSTER_WAIT,
-    END_D,
     END_EXIT,
-    END_GUARD,
     END_INDEXED,
     END_INNER,
     END_NEXT,
@@ -38,33 +30,17 @@ from warpsan.engine.layout import (
     END_REGISTERS,
     END_STOP,
     END_TRY_WAIT,
-    FIRST,
-    FIRST_PART,
     INDEX,
-    LAST,
     LATE,
-    LIVE,
-    MEMBERS,
     PARKED,
-    PART_STATUS,
-    PART_WORDS,
-    PARTS,
-    PASSED,
-    POLLS,
     READY,
     SCRATCH_FAULTS,
-    SIZE,
     STEPS,
     STUCK,
-    TARGET,
     TOGETHER,
     TRAP,
-    WARP_CTA,
-    WARP_LINEAR,
-    WARP_NUMBER,
-    WARP_STEPS,
-    WARP_WORDS,
 )
+from warpsan.engine.memory import Block, Warp
 from warpsan.engine.parts import add_part, lowest_other, lowest_parked, lowest_ready, polls, ready_elsewhere, take
 from warpsan.engine.products import meet
 from warpsan.engine.reset import draw, reset_cluster
@@ -113,8 +89,8 @@ def run_cluster(context: Context) -> int:
             number = (first + k) % warps
             if order == BACKWARD:
                 number = warps - 1 - k
-            state = context.warps + 8 * WARP_WORDS * number
-            if load64(state + 8 * PARTS) == 0:
+            state = context.warps[number]
+            if state.path_count == 0:
                 continue
             left += 1
             if lowest_ready(state) < 0:
@@ -146,8 +122,8 @@ def run_together(context: Context) -> int:
         low = -1
         left = 0
         for number in range(warps):
-            state = context.warps + 8 * WARP_WORDS * number
-            if load64(state + 8 * PARTS) != 0:
+            state = context.warps[number]
+            if state.path_count != 0:
                 left += 1
                 at = lowest_ready(state)
                 if at >= 0 and (at == within or low < 0 or (at < low and low != within)):
@@ -160,10 +136,10 @@ def run_together(context: Context) -> int:
                 return status
             continue
         context.turn += 1
-        block = context.blocks + 4 * BLOCK_WORDS * low
-        within = low + 1 if load32(block + 4 * END) == END_INNER else -1
+        block = context.blocks[low]
+        within = low + 1 if block.end == END_INNER else -1
         for number in range(warps):
-            state = context.warps + 8 * WARP_WORDS * number
+            state = context.warps[number]
             if lowest_ready(state) == low:
                 status = run_warp(context, state, number, 1)
                 if status != 0:
@@ -187,7 +163,7 @@ def loops_end(context: Context) -> int:
     """Whether lanes are ready for a polling loop that may end without memory, or for a block outside polling loops."""
     warps = context.warp_count * context.cta_count
     for number in range(warps):
-        if ready_elsewhere(context, context.warps + 8 * WARP_WORDS * number):
+        if ready_elsewhere(context, context.warps[number]):
             return 1
     return 0
 
@@ -198,13 +174,13 @@ def force_parked(context: Context) -> int:
     warps = context.warp_count * context.cta_count
     low = -1
     for number in range(warps if context.faults != 0 else 0):
-        at = lowest_parked(context.warps + 8 * WARP_WORDS * number)
+        at = lowest_parked(context.warps[number])
         if at >= 0 and (low < 0 or at < low):
             low = at
     if low < 0:
         return STUCK
     for number in range(warps):
-        state = context.warps + 8 * WARP_WORDS * number
+        state = context.warps[number]
         if lowest_parked(state) == low and lowest_ready(state) < 0:
             add_part(state, low, take(state, low), READY)
             context.forced = low + 1
@@ -215,14 +191,14 @@ def force_parked(context: Context) -> int:
     return 0
 
 
-def run_warp(context: Context, state: int, number: int, quantum: int) -> int:
+def run_warp(context: Context, state: Warp, number: int, quantum: int) -> int:
     """Run a warp until none of its lanes can continue, or for a number of blocks. Returns a status."""
     registers = context.registers + number * context.register_bytes
-    cta = load64(state + 8 * WARP_CTA)
+    cta = state.cta
     context.current = number
-    context.current_cta = load64(state + 8 * WARP_LINEAR) + 1
+    context.current_cta = state.linear_cta + 1
     context.current_state = state
-    context.current_live = load64(state + 8 * LIVE)
+    context.current_live = state.live
     context.current_shared = context.shared + cta * context.shared_stride
     local = context.local + 32 * number * context.local_stride
     context.current_local = local
@@ -247,19 +223,19 @@ def run_warp(context: Context, state: int, number: int, quantum: int) -> int:
                 elif polled > _POLLS:
                     return 0
         mask = take(state, at)
-        block = blocks + 4 * BLOCK_WORDS * at
-        if load32(block + 4 * COLLECTIVE) != 0 and context.forced != at + 1:
+        block = blocks[at]
+        if block.collective != 0 and context.forced != at + 1:
             met = together(state, registers, block, mask)
             if met != mask:
                 add_part(state, at, mask & ~met, PARKED)
                 if met == 0:
                     continue
                 mask = met
-        if load32(block + 4 * POLLS) == 0:
+        if block.polls == 0:
             context.progress += 1
-        size = load32(block + 4 * SIZE)
-        steps = load64(state + 8 * WARP_STEPS) + size
-        store64(state + 8 * WARP_STEPS, steps)
+        size = block.size
+        steps = state.steps + size
+        state.steps = steps
         if steps > context.most_steps:
             context.current_pc = at
             return STEPS
@@ -270,32 +246,30 @@ def run_warp(context: Context, state: int, number: int, quantum: int) -> int:
         warps_by_block[at] += 1
         if context.counting != 0:
             count_block(context, state, at, size)
-            passed = load64(state + 8 * PASSED)
+            passed = state.passed_wait
             if mask & passed and mask & ~passed and context.faults == 0:
                 return APART
-        record = records + 64 * load32(block + 4 * FIRST)
-        last = records + 64 * load32(block + 4 * LAST)
-        while record < last:
-            active = guarded(registers, load32(record + 4), mask)
+        last = block.last
+        for k in range(block.first, last):
+            record = records[k]
+            active = guarded(registers, record.guard, mask)
             if active != 0:
-                function = table[load32(record)]
-                status = call_operation(function, registers, record, active, context)
+                status = call_operation(table[record.function], registers, record, active, context)
                 if status != 0:
-                    context.current_pc = (record - records) // 64
+                    context.current_pc = k
                     return status
-            record += 64
         status = end_block(context, state, registers, block, at, mask)
         if status != 0:
-            context.current_pc = at if status == INDEX else (last - records) // 64
+            context.current_pc = at if status == INDEX else last
             return status
     return 0
 
 
-def count_block(context: Context, state: int, at: int, size: int) -> None:
+def count_block(context: Context, state: Warp, at: int, size: int) -> None:
     """Count the instructions that a warp issues for its CTA, and its run of a block."""
-    issued = context.issued.at(load64(state + 8 * WARP_LINEAR))
+    issued = context.issued.at(state.linear_cta)
     issued[0] += size
-    row = context.block_count * load64(state + 8 * WARP_NUMBER)
+    row = context.block_count * state.number
     place = context.by_warp.at(row + at)
     place[0] += 1
 
@@ -310,14 +284,14 @@ def guarded(registers: int, guard: int, mask: int) -> int:
     return mask & predicate
 
 
-def together(state: int, registers: int, block: int, mask: int) -> int:
+def together(state: Warp, registers: int, block: Block, mask: int) -> int:
     """The lanes whose warp-wide instruction of the block has all required lanes."""
-    absent = load64(state + 8 * LIVE) & ~mask
+    absent = state.live & ~mask
     if absent == 0:
         return mask
-    if load32(block + 4 * COLLECTIVE) == 1:
+    if block.collective == 1:
         return 0
-    members = registers + load32(block + 4 * MEMBERS)
+    members = registers + block.members
     met = 0
     for lane in range(32):
         if mask >> lane & 1 and absent & load32(members + 4 * lane) == 0:
@@ -325,20 +299,20 @@ def together(state: int, registers: int, block: int, mask: int) -> int:
     return met
 
 
-def end_block(context: Context, state: int, registers: int, block: int, at: int, mask: int) -> int:
+def end_block(context: Context, state: Warp, registers: int, block: Block, at: int, mask: int) -> int:
     """Send the lanes that reached the end of a block to their next block. Returns a status."""
-    end = load32(block + 4 * END)
+    end = block.end
     if end in (END_NEXT, END_INNER):
         add_part(state, at + 1, mask, READY)
         return 0
-    taken = guarded(registers, load32(block + 4 * END_GUARD), mask)
+    taken = guarded(registers, block.end_guard, mask)
     rest = mask & ~taken
     if rest != 0:
         add_part(state, at + 1, rest, READY)
     if taken == 0:
         return 0
     if end == END_BRANCH:
-        add_part(state, load32(block + 4 * TARGET), taken, READY)
+        add_part(state, block.target, taken, READY)
         return 0
     if end == END_EXIT:
         return leave(context, state, taken)
@@ -362,21 +336,21 @@ def end_block(context: Context, state: int, registers: int, block: int, at: int,
     return meet(context, state, block, part, end)
 
 
-def go_by_index(context: Context, state: int, registers: int, block: int, taken: int) -> int:
+def go_by_index(context: Context, state: Warp, registers: int, block: Block, taken: int) -> int:
     """Each lane goes to the block of its index: of an indexed branch, of the called function's address (in the end's
     row), or of its return address. Returns a status."""
-    row = registers + load32(block + 4 * END_A)
-    targets = context.lists.at(load32(block + 4 * END_B))
+    row = registers + block.end_a
+    targets = context.lists.at(block.end_b)
     left = taken
     while left != 0:
         index = -1
         mask = 0
         for lane in range(32):
             mine = load32(row + 4 * lane)
-            if left >> lane & 1 and (mine < 0 or mine >= load32(block + 4 * END_C)):
+            if left >> lane & 1 and (mine < 0 or mine >= block.end_c):
                 scratch = context.scratch + SCRATCH_FAULTS
                 store64(scratch, lane)
-                address = load32(block + 4 * END_D)
+                address = block.end_d
                 store64(scratch + 8, mine & 0xFFFFFFFF if address < 0 else load64(registers + address + 8 * lane))
                 return INDEX
             if left >> lane & 1 and (index < 0 or mine == index):
@@ -387,15 +361,15 @@ def go_by_index(context: Context, state: int, registers: int, block: int, taken:
     return 0
 
 
-def leave(context: Context, state: int, taken: int) -> int:
+def leave(context: Context, state: Warp, taken: int) -> int:
     """Lanes exit: parked lanes are checked again, and barriers that waited only for them complete."""
-    live = load64(state + 8 * LIVE) & ~taken
-    store64(state + 8 * LIVE, live)
+    live = state.live & ~taken
+    state.live = live
     context.current_live = live
     trace_exit(context, taken)
-    for k in range(load64(state + 8 * PARTS)):
-        part = state + 8 * (FIRST_PART + PART_WORDS * k)
-        if load64(part + 8 * PART_STATUS) == PARKED:
-            store64(part + 8 * PART_STATUS, READY)
+    for k in range(state.path_count):
+        part = state.paths[k]
+        if part.status == PARKED:
+            part.status = READY
     cluster_phase(context, state)
-    return threads_left(context, load64(state + 8 * WARP_CTA))
+    return threads_left(context, state.cta)

@@ -23,6 +23,7 @@ from warpsan.engine.decoded import Decoded
 from warpsan.engine.host import Host
 from warpsan.engine.layout import WARP
 from warpsan.engine.maps import tensor_maps
+from warpsan.engine.memory import BarrierState, Block, Mbarrier, TransferEntry, Warp
 from warpsan.engine.selection import Array
 from warpsan.engine.values import special_rows
 from warpsan.host.limits import REGISTER_FILE, registers_at_launch
@@ -105,7 +106,7 @@ class State:
     ) -> None:
         self.setup, self.space, self.decoded = setup, space, decoded
         self.alive: list[Any] = []
-        self.context = Context(self._keep(np.zeros(Context.size, np.uint8)))
+        self.context = Context(self._keep(np.zeros(Context.byte_size, np.uint8)))
         self.writers, self.updaters, self.readers, self.pages = (np.zeros(0, np.int64) for _ in range(4))
         self.host = Host(setup, space, self.context, decoded.host_calls)
         size, geometry = len(space.data), setup.geometry
@@ -155,7 +156,7 @@ class State:
             "local": self._room(local_stride * WARP * warps * ctas + 64),
             "local_stride": local_stride,
             "local_limit": local,
-            "warps": self._keep(np.zeros(layout.WARP_WORDS * warps * ctas, np.int64)),
+            "warps": self._keep(np.zeros(Warp.byte_size * warps * ctas, np.uint8)),
             "warp_count": warps,
             "cta_count": ctas,
             "cluster_size": geometry.cluster_size,
@@ -170,7 +171,7 @@ class State:
             "lanes_by_block": self._keep(self.counted.lanes),
             "warps_by_block": self._keep(self.counted.warps),
             "unwaited": self._keep(self.counted.unwaited),
-            "barriers": self._keep(np.zeros(layout.BARRIER_WORDS * layout.BARRIER_COUNT * ctas, np.int64)),
+            "barriers": self._keep(np.zeros(BarrierState.byte_size * layout.BARRIER_COUNT * ctas, np.uint8)),
             "scratch": self._room(layout.SCRATCH_BYTES, poisoned=True),
             "copies": self._room(8 * layout.COPY_WORDS * layout.MOST_COPIES * warps * ctas if copies else 0),
             "order": ORDERS[setup.schedule],
@@ -214,11 +215,11 @@ class State:
             "tensor_map_count": len(maps),
         }
         if "mbarrier" in names:
-            mbarriers = np.zeros(layout.MBARRIER_WORDS * layout.MOST_MBARRIERS * ctas, np.int64)
+            mbarriers = np.zeros(Mbarrier.byte_size * layout.MOST_MBARRIERS * ctas, np.uint8)
             words["mbarriers"] = self._keep(mbarriers)
         if any(each.name.startswith(_QUEUED) for each in self.decoded.operations):
             words["transfer_room"] = layout.MOST_TRANSFERS * ctas
-            words["transfers"] = self._room(8 * layout.TRANSFER_WORDS * words["transfer_room"])
+            words["transfers"] = self._room(TransferEntry.byte_size * words["transfer_room"])
             size = _CAPTURED * ctas * self.setup.symbols.shared_bytes
             words |= {"captured": self._room(size), "captured_bytes": size}
         if "wgmma" in names:
@@ -347,7 +348,7 @@ class State:
         """Whether there are instructions for mbarriers, bulk copies or wgmma."""
         ends = (layout.END_TRY_WAIT, layout.END_WGMMA, layout.END_WGMMA_WAIT)
         units = any(each.name.startswith(_UNITS) for each in self.decoded.operations)
-        return units or bool(np.isin(self.decoded.blocks[:, layout.END], ends).any())
+        return units or bool(np.isin(self.decoded.blocks[:, Block.offset_of("end") // 4], ends).any())
 
     def _updates(self, space: str) -> bool:
         """Whether there is an atomic operation on a space, or on a generic address."""

@@ -8,10 +8,10 @@ A struct declares its fields by annotations, in the order of their memory::
         vector: Ptr[i64]
         paths: Ptr[Path] = inline(33)  # 33 structs within this one
 
-An object is the address of a struct; reading and assigning an attribute loads and stores the field. The elements of a
-pointer are ``pointer[k]``, and ``pointer.at(k)`` is a pointer to an element. Structs and pointers in arithmetic are
-their addresses in bytes, and the result is a number. :mod:`~warpsan.engine.translate` replaces all this by LLVM
-instructions; it also works in plain Python, so that a debugger can step through translated functions.
+An object is the address of a struct, 0 for none; reading and assigning an attribute loads and stores the field. The
+elements of a pointer are ``pointer[k]``, and ``pointer.at(k)`` is a pointer to an element. Structs and pointers in
+arithmetic are their addresses in bytes, and the result is a number. :mod:`~warpsan.engine.translate` replaces all this
+by LLVM instructions; it also works in plain Python, so that a debugger can step through translated functions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, SupportsIndex, TypeAlias, TypeVar, overload
 
 __all__ = [
-    "NULL",
     "Address",
     "Field",
     "Kind",
@@ -45,8 +44,6 @@ i32: TypeAlias = int
 u8: TypeAlias = int
 Address: TypeAlias = int
 """A word that is the address of raw bytes."""
-NULL: Any = 0
-"""The struct or pointer that is none."""
 
 SCALARS: Mapping[str, Any] = {
     "i64": ctypes.c_int64,
@@ -160,7 +157,7 @@ class NativeStruct(_Addressed):
 
     __slots__ = ()
     fields: ClassVar[Mapping[str, Field]]
-    size: ClassVar[int]
+    byte_size: ClassVar[int]
     """Bytes of the struct, a multiple of 8."""
 
     def __init_subclass__(cls) -> None:
@@ -175,10 +172,10 @@ class NativeStruct(_Addressed):
             fields[name] = Field(kind, offset, count)
             setattr(cls, name, fields[name])
             offset += many * max(count, 1)
-        cls.fields, cls.size = fields, -(-offset // _WORD) * _WORD
+        cls.fields, cls.byte_size = fields, -(-offset // _WORD) * _WORD
 
     @classmethod
-    def offset(cls, name: str) -> int:
+    def offset_of(cls, name: str) -> int:
         """The offset of a field in bytes."""
         return cls.fields[name].offset
 
@@ -200,9 +197,9 @@ def kind_of(annotation: ast.expr, names: Mapping[str, Any]) -> Kind:
     name = ast.unparse(annotation)
     if name in SCALARS:
         return name
-    found = names.get(name)
-    if isinstance(found, type) and issubclass(found, NativeStruct):
-        return found
+    value = names.get(name)
+    if isinstance(value, type) and issubclass(value, NativeStruct):
+        return value
     raise TypeError(f"{name} is no field's type: i64, i32, u8, Address, a struct, or Ptr of one of these")
 
 
@@ -213,7 +210,7 @@ def is_struct(kind: Kind | None) -> bool:
 
 def size_of(kind: Kind) -> int:
     """Bytes of an element of this kind in an array."""
-    return kind.size if isinstance(kind, type) else _stored(kind)
+    return kind.byte_size if isinstance(kind, type) else _stored(kind)
 
 
 def _stored(kind: Kind) -> int:

@@ -46,8 +46,8 @@ from warpsan.engine.layout import (
     UNDEFINED,
     UNSET,
     UNWRITTEN_READ,
-    WARP_LINEAR,
 )
+from warpsan.engine.memory import Record
 from warpsan.engine.words import copy, load32, load64, store64
 
 __all__ = [
@@ -68,7 +68,7 @@ __all__ = [
 def current_instruction(context: Context, pc: int) -> None:
     """Later suspicions belong to an action of an instruction without a record of its own, or after its record."""
     number = context.record_count + pc
-    context.current_record = context.records + (number << 6)
+    context.current_record = context.records[number]
 
 
 def suspect(context: Context, space: int, granule: int, status: int) -> int:
@@ -113,7 +113,7 @@ def broken_rule(context: Context, status: int) -> int:
     return suspect(context, AT_RULE, 0, status) if context.trace == 0 else 0
 
 
-def suspect_lanes(context: Context, record: int, mask: int, space: int) -> int:
+def suspect_lanes(context: Context, record: Record, mask: int, space: int) -> int:
     """Lanes have written different values to places in the scratch, in one step; as :func:`suspect`."""
     context.current_record = record
     shift = context.global_shift if space == IN_GLOBAL else context.granule_shift
@@ -145,7 +145,7 @@ def suspect_arrival(context: Context, block: int) -> int:
     return 0
 
 
-def note_fault(context: Context, record: int, mask: int, kind: int, space: int) -> int:
+def note_fault(context: Context, record: Record, mask: int, kind: int, space: int) -> int:
     """Lanes have a fault, with offsets and widths in the scratch. Returns 0 if it has been noted, otherwise a
     status."""
     scratch = context.scratch
@@ -153,7 +153,7 @@ def note_fault(context: Context, record: int, mask: int, kind: int, space: int) 
     return add_fault(context, record, mask, kind, space, width, scratch + SCRATCH_FAULTS, 0)
 
 
-def note_reached(context: Context, record: int, mask: int, which: int, origins: int) -> int:
+def note_reached(context: Context, record: Record, mask: int, which: int, origins: int) -> int:
     """Lanes use an undefined register, the record's one of this number; ``origins`` is the row of the origins of its
     bits. As :func:`note_fault`."""
     left = mask
@@ -171,17 +171,17 @@ def note_reached(context: Context, record: int, mask: int, which: int, origins: 
     return 0
 
 
-def note_unwritten(context: Context, record: int, mask: int, width: int, offsets: int) -> int:
+def note_unwritten(context: Context, record: Record, mask: int, width: int, offsets: int) -> int:
     """Lanes read undefined bytes of shared memory. As :func:`note_fault`."""
     return add_fault(context, record, mask, UNWRITTEN_READ, IN_SHARED, width, offsets, 0)
 
 
-def note_undefined(context: Context, record: int, mask: int, width: int, offsets: int) -> int:
+def note_undefined(context: Context, record: Record, mask: int, width: int, offsets: int) -> int:
     """Lanes read unwritten bytes of global memory. As :func:`note_fault`."""
     return add_fault(context, record, mask, UNWRITTEN_READ, IN_GLOBAL, width, offsets, 0)
 
 
-def note_stored(context: Context, record: int, mask: int, which: int) -> int:
+def note_stored(context: Context, record: Record, mask: int, which: int) -> int:
     """Lanes store a register that was never set to shared memory, the record's one of this number. As
     :func:`note_fault`."""
     return add_fault(context, record, mask, STORED_UNSET, which, 0, 0, 0)
@@ -203,7 +203,7 @@ def status_of(kind: int) -> int:
 
 
 def add_fault(
-    context: Context, record: int, mask: int, kind: int, space: int, width: int, offsets: int, origin: int
+    context: Context, record: Record, mask: int, kind: int, space: int, width: int, offsets: int, origin: int
 ) -> int:
     """Append a row, unless the record has an equal one. Returns 0, or a status if there is no space."""
     faults = context.faults
@@ -230,7 +230,7 @@ def add_fault(
     store64(row + 8 * FA_KIND, kind)
     store64(row + 8 * FA_SPACE, space)
     store64(row + 8 * FA_WARP, context.current)
-    store64(row + 8 * FA_LINEAR, load64(context.current_state + 8 * WARP_LINEAR))
+    store64(row + 8 * FA_LINEAR, context.current_state.linear_cta)
     store64(row + 8 * FA_MASK, mask)
     store64(row + 8 * FA_WIDTH, width)
     store64(row + 8 * FA_ORIGIN, origin)

@@ -21,7 +21,6 @@ from warpsan.engine.empty_phases import (
 )
 from warpsan.engine.layout import (
     ACCESS_WORDS,
-    BUSY_SETS,
     COPIES_TO_IT,
     END_ARRIVE,
     EV_CHANGES,
@@ -49,18 +48,14 @@ from warpsan.engine.layout import (
     EV_WORDS,
     EVENT_WORDS,
     IN_SHARED,
-    LAST_EVENT,
-    LAST_PHASE,
     MATRIX_ROWS,
     NO_PHASE,
-    OPERANDS,
     ORDERING_PLACE,
     ORDERS_IT,
     READS_IT,
     SCRATCH_PLACES,
     SUSPICIOUS_PLACE,
     TOGETHER,
-    TOUCHED_SETS,
     TRACE_ACCESS,
     TRACE_ADVANCE,
     TRACE_ARRIVAL,
@@ -74,11 +69,9 @@ from warpsan.engine.layout import (
     TRACE_STEP,
     TRACE_TRAP,
     TRANSPOSED_ROWS,
-    WARP_CTA,
-    WARP_LINEAR,
-    WARP_WORDS,
 )
 from warpsan.engine.mbarriers import cta_of, offset_of
+from warpsan.engine.memory import Record
 from warpsan.engine.words import copy, load8, load32, load64, store64
 from warpsan.host.tensor_map import DESCRIPTOR_BYTES
 
@@ -109,7 +102,7 @@ def begin_trace(context: Context, cluster: int) -> None:
         return
     context.trace_began = context.trace_end
     context.traced_accesses = context.watched_clusters[cluster]
-    linear = load64(context.warps + 8 * WARP_LINEAR)
+    linear = context.warps[0].linear_cta
     begin_phases(context)
     event_at(room_for_event(context, EVENT_WORDS), context, TRACE_CLUSTER, EVENT_WORDS, 0, linear)
 
@@ -123,11 +116,11 @@ def end_trace(context: Context) -> None:
 def new_event(context: Context, kind: int, words: int, mask: int, place: int) -> int:
     """The address of an event of the current warp, after the arrivals of its CTA; 0 if there is no space."""
     state = context.current_state
-    write_arrivals(context, load64(state + 8 * WARP_CTA))
+    write_arrivals(context, state.cta)
     event = event_at(room_for_event(context, words), context, kind, words, mask, place)
     if event != 0:
-        store64(state + 8 * LAST_EVENT, (event - context.trace) // 8 + 1)
-    store64(state + 8 * LAST_PHASE, NO_PHASE)
+        state.last_event = (event - context.trace) // 8 + 1
+    state.last_phase = NO_PHASE
     return event
 
 
@@ -150,7 +143,7 @@ def trace_arrival(context: Context, mask: int, block: int, name: int, threads: i
     if context.trace == 0:
         return
     state = context.current_state
-    rows, event = arrivals_aside(context, load64(state + 8 * WARP_CTA)), 0
+    rows, event = arrivals_aside(context, state.cta), 0
     if context.deferred_arrivals == 0 or is_whole(context, state, mask) == 0:
         aside = 0
     many = load64(rows) if aside else 0
@@ -190,16 +183,16 @@ def trace_landing(context: Context, mask: int, number: int) -> None:
         store64(event + 8 * EV_COPY, number)
 
 
-def trace_meeting(registers: int, record: int, mask: int, context: Context) -> int:
+def trace_meeting(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes have converged; operands are the pc and the row of the member masks. After a phase of a barrier that the
     warp has left, this orders nothing new."""
     state = context.current_state
-    phase = load64(state + 8 * LAST_PHASE)
-    event = new_event(context, TRACE_MEETING, EVENT_WORDS + 32, mask, load32(record + 4 * OPERANDS))
-    row = registers + load32(record + 4 * (OPERANDS + 1))
+    phase = state.last_phase
+    event = new_event(context, TRACE_MEETING, EVENT_WORDS + 32, mask, record.operands[0])
+    row = registers + record.operands[1]
     for lane in range(32 if event != 0 else 0):
         store64(event + 8 * (EV_GROUPS + lane), load32(row + 4 * lane) & mask)
-    store64(state + 8 * LAST_PHASE, phase)
+    state.last_phase = phase
     return 0
 
 
@@ -210,16 +203,16 @@ def next_serial(context: Context) -> int:
     return context.transfer_serial + 1
 
 
-def trace_step(registers: int, record: int, mask: int, context: Context) -> int:
+def trace_step(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes execute an instruction (:mod:`.steps`); operands are the pc, the place of its registers in the lists, as
     rows and bits, their number, and whether its operations land by themselves."""
-    many = load32(record + 4 * (OPERANDS + 2))
-    event = new_event(context, TRACE_STEP, EVENT_WORDS + 32 * many, mask, load32(record + 4 * OPERANDS))
+    many = record.operands[2]
+    event = new_event(context, TRACE_STEP, EVENT_WORDS + 32 * many, mask, record.operands[0])
     if event == 0:
         return 0
-    issues = load32(record + 4 * (OPERANDS + 3))
+    issues = record.operands[3]
     store64(event + 8 * EV_OPERATION, next_serial(context) if issues else -1)
-    pairs = context.lists.at(load32(record + 4 * (OPERANDS + 1)))
+    pairs = context.lists.at(record.operands[1])
     for k in range(many):
         row, bits = registers + pairs[2 * k], pairs[2 * k + 1]
         for lane in range(32):
@@ -230,13 +223,13 @@ def trace_step(registers: int, record: int, mask: int, context: Context) -> int:
     return 0
 
 
-def trace_map(record: int, mask: int, context: Context) -> int:
+def trace_map(record: Record, mask: int, context: Context) -> int:
     """Lanes read the tensor maps at the places in the scratch; operand 2 is the pc."""
     places, before = context.scratch + SCRATCH_PLACES, -1
     for lane in range(32):
         place = load64(places + 8 * lane)
         if mask >> lane & 1 and place != before:
-            pc = load32(record + 4 * (OPERANDS + 2))
+            pc = record.operands[2]
             event = new_event(context, TRACE_MAP, EV_DESCRIPTOR + DESCRIPTOR_BYTES // 8, 1 << lane, pc)
             if event != 0:
                 store64(event + 8 * EV_MAP, place)
@@ -245,9 +238,9 @@ def trace_map(record: int, mask: int, context: Context) -> int:
     return 0
 
 
-def trace_fence(registers: int, record: int, mask: int, context: Context) -> int:
+def trace_fence(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes have copied a tensor map by an instruction that is also a fence; operand 0 is the pc."""
-    new_event(context, TRACE_FENCE, EVENT_WORDS, mask, load32(record + 4 * OPERANDS))
+    new_event(context, TRACE_FENCE, EVENT_WORDS, mask, record.operands[0])
     return 0
 
 
@@ -257,21 +250,21 @@ def trace_advance(context: Context, serial: int) -> None:
         return
     write_all_arrivals(context)
     for number in range(context.warp_count * context.cta_count):
-        store64(context.warps + 8 * (WARP_WORDS * number + LAST_PHASE), NO_PHASE)
+        context.warps[number].last_phase = NO_PHASE
     event = event_at(room_for_event(context, EVENT_WORDS), context, TRACE_ADVANCE, EVENT_WORDS, 0, 0)
     if event != 0:
         store64(event + 8 * EV_OPERATION, serial)
 
 
-def trace_registers(registers: int, record: int, mask: int, context: Context) -> int:
+def trace_registers(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes use registers of these sets (operands 0 and 1, as bits); operand 2 is the pc. Only the first use since
     the last fence counts, and only with products in flight that use them."""
     state = context.current_state
-    sets = load32(record + 4 * OPERANDS) & 0xFFFFFFFF | load32(record + 4 * (OPERANDS + 1)) << 32
-    touched = load64(state + 8 * TOUCHED_SETS)
-    if load64(state + 8 * BUSY_SETS) & sets or touched & sets != sets:
-        new_event(context, TRACE_REGISTERS, EVENT_WORDS, mask, load32(record + 4 * (OPERANDS + 2)))
-        store64(state + 8 * TOUCHED_SETS, touched | sets)
+    sets = record.operands[0] & 0xFFFFFFFF | record.operands[1] << 32
+    touched = state.touched_sets
+    if state.busy_sets & sets or touched & sets != sets:
+        new_event(context, TRACE_REGISTERS, EVENT_WORDS, mask, record.operands[2])
+        state.touched_sets = touched | sets
     return 0
 
 
@@ -310,7 +303,7 @@ def watched(context: Context, mask: int, space: int, width: int, orders: int) ->
 def polls_again(context: Context, mask: int, pc: int) -> int:
     """Whether a strong read of the places in the scratch is already the warp's last event, without a write or an
     update since: the read changes nothing for the warp."""
-    begin = load64(context.current_state + 8 * LAST_EVENT) - 1
+    begin = context.current_state.last_event - 1
     if begin < 0 or begin < context.traced_write:
         return 0
     event = context.trace + 8 * begin
@@ -333,23 +326,23 @@ def memory_at(context: Context, space: int, place: int) -> int:
     return stretch + offset_of(place)
 
 
-def put_value(registers: int, record: int, value: int, lane: int, element: int, many: int) -> None:
+def put_value(registers: int, record: Record, value: int, lane: int, element: int, many: int) -> None:
     """Copy the values that a lane writes."""
     if element in (MATRIX_ROWS, TRANSPOSED_ROWS):
-        row, line = registers + load32(record + 4 * (OPERANDS + 4 + (lane >> 3))), lane & 7
+        row, line = registers + record.operands[4 + (lane >> 3)], lane & 7
         if element == MATRIX_ROWS:
             copy(value, row + 16 * line, 16)
         for k in range(8 if element == TRANSPOSED_ROWS else 0):
             copy(value + 2 * k, row + 2 * (8 * k + line), 2)
         return
     for k in range(many):
-        row = registers + load32(record + 4 * (OPERANDS + 4 + k))
+        row = registers + record.operands[4 + k]
         copy(value + element * k, row + element * lane, element)
 
 
 def trace_access(
     registers: int,
-    record: int,
+    record: Record,
     mask: int,
     context: Context,
     space: int,
@@ -363,7 +356,7 @@ def trace_access(
     reasons = 0 if mask == 0 else watched(context, mask, space, width, does & ORDERS_IT)
     if reasons == 0:
         return 0
-    pc = load32(record + 4 * (OPERANDS + 3))
+    pc = record.operands[3]
     if does == READS_IT | ORDERS_IT and polls_again(context, mask, pc):
         return 0
     event = new_event(context, TRACE_ACCESS, ACCESS_WORDS if many > 0 else EV_VALUES, mask, pc)

@@ -24,7 +24,7 @@ from typing import Any
 from llvmlite import ir
 
 from warpsan.engine.lanes import POINTER, WORD32, WORD64
-from warpsan.engine.structs import Kind, PtrTo, is_struct, kind_of, size_of
+from warpsan.engine.structs import Kind, NativeStruct, PtrTo, is_struct, kind_of, size_of
 from warpsan.errors import LaunchError
 
 __all__ = ["Translator", "symbol"]
@@ -186,9 +186,6 @@ class _Body:
                 self.value(node.value)
         elif isinstance(node, ast.Assign) and len(node.targets) == 1:
             self.assign(node.targets[0], node.value)
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-            self.kinds[node.target.id] = kind_of(node.annotation, self.function.__globals__)
-            self.builder.store(self.value(node.value), self.place(node.target.id))
         elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             read = ast.copy_location(ast.Name(node.target.id, ast.Load()), node)
             self.assign(node.target, ast.copy_location(ast.BinOp(read, node.op, node.value), node))
@@ -219,8 +216,7 @@ class _Body:
         for each, given, value in zip(targets, sources, values, strict=True):
             if isinstance(each, ast.Name):
                 kind = self.kind(given)
-                is_null = isinstance(given, ast.Name) and given.id == "NULL"
-                if self.kinds.setdefault(each.id, kind) != kind and not is_null:
+                if self.kinds.setdefault(each.id, kind) != kind:
                     raise self.wrong(target)
                 self.builder.store(value, self.place(each.id))
             else:
@@ -330,6 +326,10 @@ class _Body:
             constant = self.function.__globals__.get(node.id)
             if isinstance(constant, int):
                 return WORD64(constant)
+        elif isinstance(node, ast.Attribute) and node.attr == "byte_size" and isinstance(node.value, ast.Name):
+            return WORD64(self.function.__globals__[node.value.id].byte_size)
+        elif isinstance(node, ast.Attribute) and node.attr == "address":
+            return self.value(node.value)
         elif isinstance(node, (ast.Attribute, ast.Subscript)):
             return self.load(*self.location(node))
         elif isinstance(node, ast.BinOp):
@@ -384,6 +384,8 @@ class _Body:
             return self.kind(node.func.value)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             function = self.function.__globals__.get(node.func.id)
+            if isinstance(function, type) and issubclass(function, NativeStruct):
+                return function
             return _declared(function, "return") if inspect.isfunction(function) else None
         return None if isinstance(kind, str) else kind
 
@@ -445,6 +447,8 @@ class _Body:
             left, right = arguments
             return b.select(b.icmp_signed("<" if name == "min" else ">", left, right), left, right)
         function = self.function.__globals__.get(name)
+        if isinstance(function, type) and issubclass(function, NativeStruct) and len(arguments) == 1:
+            return arguments[0]
         if not inspect.isfunction(function):
             raise self.wrong(node)
         if function.__module__ == _WORDS:

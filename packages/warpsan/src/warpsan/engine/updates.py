@@ -13,7 +13,6 @@ from warpsan.engine.layout import (
     PAGE_SHIFT,
     RACE,
     SCRATCH_PLACES,
-    WARP_CTA,
 )
 from warpsan.engine.suspects import suspect
 from warpsan.engine.words import load64
@@ -36,7 +35,7 @@ def updates_before(context: Context, mask: int, low: int, high: int, width: int)
     """Whether all updates of the places in the scratch come before the current warp's plain access. Returns a
     status."""
     warp = context.current
-    cta = load64(context.current_state + 8 * WARP_CTA)
+    cta = context.current_state.cta
     floor = context.floors[warp]
     if page_updated(context, cta, low, high + width - 1, floor) == 0:
         return 0
@@ -60,7 +59,7 @@ def updates_before(context: Context, mask: int, low: int, high: int, width: int)
 def mark_updated(context: Context, mask: int, width: int) -> None:
     """The current warp updates the places in the scratch."""
     warp = context.current
-    cta = load64(context.current_state + 8 * WARP_CTA)
+    cta = context.current_state.cta
     now = context.clocks[warp]
     places = context.scratch + SCRATCH_PLACES
     shift, granules = context.granule_shift, context.granules

@@ -26,7 +26,7 @@ def _commit_group(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.only("async", "commit_group")
 
     def build(code: OperationCode) -> None:
-        groups = code.state(layout.COPY_GROUPS)
+        groups = code.state("copy_groups")
         before = code.load(groups, "s32", align=8)
         code.builder.store(where(code.active, before + 1, before).value, groups, align=8)
 
@@ -85,7 +85,7 @@ def _cp_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         origin = addresses(code, located(code, 2, "global", source_bits), "global", width, lengths=sizes)
         sizes = where(code.active, sizes, 0)  # an illegal source is not read
         code.mask = mask
-        number = b.load(code.state(layout.COPIES_FLYING), typ=WORD64)
+        number = b.load(code.state("copies_in_flight"), typ=WORD64)
         place = b.add(b.mul(code.context("current"), WORD64(layout.MOST_COPIES)), number)
         entry = code.at(code.pointer("copies"), b.mul(place, WORD64(8 * layout.COPY_WORDS)))
 
@@ -95,7 +95,7 @@ def _cp_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         b.store(b.zext(mask, WORD64), word(layout.COPY_MASK))
         b.store(WORD64(width), word(layout.COPY_WIDTH))
         b.store(code.operand(5), word(layout.COPY_INSTRUCTION))
-        groups = code.load(code.state(layout.COPY_GROUPS), "s32", align=8)
+        groups = code.load(code.state("copy_groups"), "s32", align=8)
         for k, value in (
             (layout.COPY_GROUP, groups),
             (layout.COPY_TARGET, goal),

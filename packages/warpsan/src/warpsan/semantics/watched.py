@@ -363,7 +363,7 @@ def _note_partial_read(code: OperationCode, present: Any, width: int, shift: int
         tag = code.spread(b.or_(b.shl(now, WORD64(16)), warp), "s64", many)
         own = code.spread(warp, "s64", many)
         last = code.spread(b.or_(b.shl(met, WORD64(16)), WORD64(0xFFFF)), "s64", many)
-        cta = b.load(code.state(layout.WARP_CTA), typ=WORD64)
+        cta = b.load(code.state("cta"), typ=WORD64)
         first = b.mul(code.context("granules"), cta)
         first_tag = b.gep(code.pointer("partial_tags"), [first], source_etype=WORD64)
         first_mask = b.gep(code.pointer("partial_masks"), [first], source_etype=WORD32)

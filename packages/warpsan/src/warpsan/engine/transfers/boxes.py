@@ -10,7 +10,6 @@ from warpsan.engine.context import Context
 from warpsan.engine.layout import (
     CONTINUES,
     IN_GLOBAL,
-    LIVE,
     LOADS,
     MAP_AXES,
     MAP_BEGIN,
@@ -25,21 +24,9 @@ from warpsan.engine.layout import (
     RACE,
     SCOPE_SHIFT,
     SCRATCH_PLACES,
-    TR_BYTES,
-    TR_COMBINE,
-    TR_COORDINATES,
-    TR_CTA,
-    TR_KIND,
-    TR_LANE,
-    TR_LINEAR,
-    TR_MAP,
-    TR_OFFSET,
-    TR_PC,
-    TR_SOURCE,
-    TR_WARP,
-    WARP_WORDS,
     WITHIN,
 )
+from warpsan.engine.memory import TransferEntry
 from warpsan.engine.recorded import is_recorded, record_line
 from warpsan.engine.suspects import current_instruction, suspect
 from warpsan.engine.trace import trace_global
@@ -52,28 +39,28 @@ from warpsan.profile.tally import SECTOR
 __all__ = ["global_lines", "move_box", "put"]
 
 
-def global_lines(context: Context, entry: int, kind: int) -> int:
+def global_lines(context: Context, entry: TransferEntry, kind: int) -> int:
     """Checks, counts and records the lines of a box in global memory that the issuing warp reads (1), writes (2), or
     combines with others (3). Returns a status."""
     checked, counting = context.checked | context.trace, context.counting
-    if (checked | counting | is_recorded(context, load64(entry + 8 * TR_PC))) == 0:
+    if (checked | counting | is_recorded(context, entry.pc)) == 0:
         return 0
-    current_instruction(context, load64(entry + 8 * TR_PC))
-    warp = load64(entry + 8 * TR_WARP)
+    current_instruction(context, entry.pc)
+    warp = entry.warp
     context.current = warp
-    context.current_cta = load64(entry + 8 * TR_LINEAR)
-    context.current_live = load64(context.warps + 8 * (WARP_WORDS * warp + LIVE))
-    tensor = load64(entry + 8 * TR_MAP)
+    context.current_cta = entry.linear_cta
+    context.current_live = context.warps[warp].live
+    tensor = entry.tensor_map
     if tensor == 0:
-        begin = load64(entry + 8 * TR_COORDINATES)
-        end = begin + load64(entry + 8 * TR_BYTES)
+        begin = entry.coordinates[0]
+        end = begin + entry.bytes
         record_line(context, entry, begin, end)
         count_sectors(context, begin, end, kind)
         add_sectors(context, entry, (end - 1) // SECTOR - begin // SECTOR + 1, end - begin)
-        return touch_line(context, begin, end, kind, load64(entry + 8 * TR_LANE)) if checked else 0
+        return touch_line(context, begin, end, kind, entry.lane) if checked else 0
     axes, item = load64(tensor + 8 * MAP_AXES), load64(tensor + 8 * MAP_ITEM)
     lines = load64(tensor + 8 * MAP_BYTES) // (load64(tensor + 8 * MAP_COUNTS) * item)
-    across = load64(entry + 8 * TR_COORDINATES)
+    across = entry.coordinates[0]
     low = max(across, 0)
     high = min(across + load64(tensor + 8 * MAP_COUNTS), load64(tensor + 8 * MAP_DIMS))
     context.counted_copies += 1
@@ -85,7 +72,7 @@ def global_lines(context: Context, entry: int, kind: int) -> int:
             continue
         outer += load64(tensor + 8 * MAP_BEGIN)
         begin, end = outer + low * item, outer + high * item
-        status = touch_line(context, begin, end, kind, load64(entry + 8 * TR_LANE)) if checked else 0
+        status = touch_line(context, begin, end, kind, entry.lane) if checked else 0
         if status != 0:
             return status
         total += end - begin
@@ -118,22 +105,22 @@ def count_sectors(context: Context, begin: int, end: int, kind: int) -> None:
             fill(touched + context.touched_bytes, 1, many)
 
 
-def add_sectors(context: Context, entry: int, sectors: int, total: int) -> None:
+def add_sectors(context: Context, entry: TransferEntry, sectors: int, total: int) -> None:
     """Count the sectors of a copy of that many bytes; lines of its box that overlap take fewer."""
     if context.counting != 0:
-        place = context.sectors.at(2 * load64(entry + 8 * TR_PC))
+        place = context.sectors.at(2 * entry.pc)
         place[0] += sectors
         place[1] += min(sectors, (total + SECTOR - 1) // SECTOR)
 
 
-def line_begin(tensor: int, entry: int, axes: int, line: int) -> int:
+def line_begin(tensor: int, entry: TransferEntry, axes: int, line: int) -> int:
     """The start of a line of a box, without its innermost coordinate, in bytes of the tensor; -1 if it is outside."""
     rest = line
     source = 0
     for axis in range(1, axes):
         count = load64(tensor + 8 * (MAP_COUNTS + axis))
         step = load64(tensor + 8 * (MAP_STEPS + axis))
-        place = load64(entry + 8 * (TR_COORDINATES + axis)) + step * (rest % count)
+        place = entry.coordinates[axis] + step * (rest % count)
         rest = rest // count
         if place < 0 or place >= load64(tensor + 8 * (MAP_DIMS + axis)):
             return -1
@@ -182,31 +169,31 @@ def look_at_pieces(context: Context, mask: int, width: int, kind: int) -> int:
     return update_undefined(context, mask, width) if kind == 3 else define_global(context, mask, width)
 
 
-def move_box(context: Context, entry: int) -> None:
+def move_box(context: Context, entry: TransferEntry) -> None:
     """Copy a box line by line, in either direction: 16-byte chunks of shared memory in the order of the swizzle.
     Plain bytes are one line."""
-    tensor = load64(entry + 8 * TR_MAP)
-    loads = load64(entry + 8 * TR_KIND) == LOADS
-    if load64(entry + 8 * TR_KIND) == WITHIN:
-        copy(shared_place(context, entry), origin_place(context, entry), load64(entry + 8 * TR_BYTES))
+    tensor = entry.tensor_map
+    loads = entry.kind == LOADS
+    if entry.kind == WITHIN:
+        copy(shared_place(context, entry), origin_place(context, entry), entry.bytes)
         return
     if tensor == 0:
-        origin = load64(entry + 8 * TR_SOURCE) if load64(entry + 8 * TR_SOURCE) != 0 else shared_place(context, entry)
-        far = context.arena + load64(entry + 8 * TR_COORDINATES)
+        origin = entry.source if entry.source != 0 else shared_place(context, entry)
+        far = context.arena + entry.coordinates[0]
         if loads:
-            bring(context, entry, origin, far, load64(entry + 8 * TR_BYTES))
+            bring(context, entry, origin, far, entry.bytes)
         else:
-            put(context, entry, far, origin, load64(entry + 8 * TR_BYTES))
+            put(context, entry, far, origin, entry.bytes)
         return
     axes, item, swizzle = load64(tensor + 8 * MAP_AXES), load64(tensor + 8 * MAP_ITEM), load64(tensor + 8 * MAP_SWIZZLE)
     inner = load64(tensor + 8 * MAP_COUNTS) * item
     lines = load64(tensor + 8 * MAP_BYTES) // inner
-    offset = load64(entry + 8 * TR_OFFSET)
+    offset = entry.offset
     begin = shared_place(context, entry) - offset
-    if load64(entry + 8 * TR_SOURCE) != 0:
-        begin = load64(entry + 8 * TR_SOURCE) - offset
+    if entry.source != 0:
+        begin = entry.source - offset
     base = context.arena + load64(tensor + 8 * MAP_BEGIN)
-    across = load64(entry + 8 * TR_COORDINATES)
+    across = entry.coordinates[0]
     limit = load64(tensor + 8 * MAP_DIMS)
     for line in range(lines):
         outer = line_begin(tensor, entry, axes, line)
@@ -232,15 +219,15 @@ def move_box(context: Context, entry: int) -> None:
                     put(context, entry, source + 16 * chunk + item * k, target + item * k, item)
 
 
-def bring(context: Context, entry: int, target: int, source: int, size: int) -> None:
+def bring(context: Context, entry: TransferEntry, target: int, source: int, size: int) -> None:
     """A copy writes bytes of global memory to shared memory."""
     copy(target, source, size)
-    bring_undefined(context, load64(entry + 8 * TR_CTA), target, source, size, load64(entry + 8 * TR_PC))
+    bring_undefined(context, entry.cta, target, source, size, entry.pc)
 
 
-def put(context: Context, entry: int, target: int, source: int, size: int) -> None:
+def put(context: Context, entry: TransferEntry, target: int, source: int, size: int) -> None:
     """A copy writes bytes, or combines them with the stored ones."""
-    combine = load64(entry + 8 * TR_COMBINE)
+    combine = entry.combine
     if combine == 0:
         copy(target, source, size)
         return

@@ -17,58 +17,40 @@ from warpsan.engine.layout import (
     MAP_RAW,
     MAP_SWIZZLE,
     MAP_WORDS,
-    OPERANDS,
     RAW_WORDS,
     TENSOR_MAP,
-    TR_BYTES,
-    TR_COMBINE,
-    TR_COORDINATES,
-    TR_CTA,
-    TR_KIND,
-    TR_LANE,
-    TR_LINEAR,
-    TR_MAP,
-    TR_MBARRIER,
-    TR_OFFSET,
-    TR_ORIGIN,
-    TR_ORIGIN_CTA,
-    TR_SERIAL,
-    TR_SOURCE,
-    TR_STATE,
-    TR_WARP,
-    TRANSFER_WORDS,
-    WARP_CTA,
     WITHIN,
 )
 from warpsan.engine.mbarriers import cta_alive, cta_of, offset_of
+from warpsan.engine.memory import Mbarrier, Record, TransferEntry
 from warpsan.engine.suspects import broken_rule, suspect
 from warpsan.engine.trace import trace_global
-from warpsan.engine.words import call_operation, copy, load32, load64, store64
+from warpsan.engine.words import call_operation, copy, load32, load64
 from warpsan.host.memory import GLOBAL_BASE
 
 __all__ = ["box_entry", "bytes_entry", "lane_address", "new_entry", "next_entry", "origin_place", "shared_place"]
 
 
-def next_entry(context: Context) -> int:
+def next_entry(context: Context) -> TransferEntry:
     """Allocate another entry; 0 if there is no space. Landed entries are dropped."""
     count, room = context.transfer_count, context.transfer_room
     base = context.transfers
     if count == room:
         left = 0
         for k in range(context.transfer_first, count):
-            entry = base + 8 * TRANSFER_WORDS * k
-            if load64(entry + 8 * TR_KIND) != LANDED:
-                copy(base + 8 * TRANSFER_WORDS * left, entry, 8 * TRANSFER_WORDS)
+            entry = base[k]
+            if entry.kind != LANDED:
+                copy(base[left], entry, TransferEntry.byte_size)
                 left += 1
         context.transfer_first = 0
         count = left
         if count == room:
-            return 0
+            return TransferEntry(0)
     context.transfer_count = count + 1
-    entry = base + 8 * TRANSFER_WORDS * count
-    store64(entry + 8 * TR_SERIAL, context.transfer_serial)
-    store64(entry + 8 * TR_WARP, context.current)
-    store64(entry + 8 * TR_LINEAR, context.current_cta)
+    entry = base[count]
+    entry.serial = context.transfer_serial
+    entry.warp = context.current
+    entry.linear_cta = context.current_cta
     return entry
 
 
@@ -78,16 +60,16 @@ def new_entry(context: Context, kind: int, lane: int, cta: int, offset: int, siz
     entry = next_entry(context)
     if entry == 0:
         return FULL
-    store64(entry + 8 * TR_KIND, kind)
-    store64(entry + 8 * TR_LANE, lane)
-    store64(entry + 8 * TR_CTA, cta)
-    store64(entry + 8 * TR_OFFSET, offset)
-    store64(entry + 8 * TR_BYTES, size)
-    store64(entry + 8 * TR_MBARRIER, 0)
-    store64(entry + 8 * TR_SOURCE, 0)
-    store64(entry + 8 * TR_STATE, 0)
-    store64(entry + 8 * TR_COMBINE, 0)
-    return entry
+    entry.kind = kind
+    entry.lane = lane
+    entry.cta = cta
+    entry.offset = offset
+    entry.bytes = size
+    entry.mbarrier = Mbarrier(0)
+    entry.source = 0
+    entry.state = 0
+    entry.combine = 0
+    return entry.address
 
 
 def within_extent(context: Context, begin: int, size: int) -> int:
@@ -99,10 +81,10 @@ def within_extent(context: Context, begin: int, size: int) -> int:
     return 0
 
 
-def lane_address(registers: int, record: int, operand: int, lane: int) -> int:
+def lane_address(registers: int, record: Record, operand: int, lane: int) -> int:
     """A lane's address: the row of a record's operand, plus the offset in the next operand."""
-    row = registers + load32(record + 4 * (OPERANDS + operand))
-    return load64(row + 8 * lane) + load32(record + 4 * (OPERANDS + operand + 1))
+    row = registers + record.operands[operand]
+    return load64(row + 8 * lane) + record.operands[operand + 1]
 
 
 def written_in_launch(context: Context, first: int, last: int) -> int:
@@ -145,11 +127,11 @@ def tensor_map_at(context: Context, address: int) -> int:
     return call_operation(context.read_map, place, 0, 0, context)
 
 
-def box_entry(registers: int, record: int, lane: int, context: Context, kind: int) -> int:
+def box_entry(registers: int, record: Record, lane: int, context: Context, kind: int) -> int:
     """An entry for a box that a lane copies; for a fault, 0 if it has been noted, or a status below 64."""
     shared = lane_address(registers, record, COPY_SHARED, lane)
     tensor = tensor_map_at(context, lane_address(registers, record, COPY_FAR, lane))
-    axes = load32(record + 4 * (OPERANDS + COPY_MANY))
+    axes = record.operands[COPY_MANY]
     if tensor == 0:
         return broken_rule(context, TENSOR_MAP)
     if tensor < 64:
@@ -165,14 +147,15 @@ def box_entry(registers: int, record: int, lane: int, context: Context, kind: in
         return status
     if load64(tensor + 8 * MAP_SWIZZLE) != 0 and size & 127:
         return TENSOR_MAP
-    entry = new_entry(context, kind, lane, cta, offset, size)
-    if entry < 64:
-        return entry
-    store64(entry + 8 * TR_MAP, tensor)
+    place = new_entry(context, kind, lane, cta, offset, size)
+    if place < 64:
+        return place
+    entry = TransferEntry(place)
+    entry.tensor_map = tensor
     for k in range(axes):
-        row = registers + load32(record + 4 * (OPERANDS + COPY_COORDINATES + k))
-        store64(entry + 8 * (TR_COORDINATES + k), load32(row + 4 * lane))
-    return entry
+        row = registers + record.operands[COPY_COORDINATES + k]
+        entry.coordinates[k] = load32(row + 4 * lane)
+    return place
 
 
 def reaches_exited(context: Context, cta: int) -> int:
@@ -181,12 +164,12 @@ def reaches_exited(context: Context, cta: int) -> int:
     return broken_rule(context, ILLEGAL) if cta_alive(context, cta) == 0 else 0
 
 
-def bytes_entry(registers: int, record: int, lane: int, context: Context, kind: int) -> int:
+def bytes_entry(registers: int, record: Record, lane: int, context: Context, kind: int) -> int:
     """An entry for bytes that a lane copies; 0 if it copies none; for a fault, as :func:`box_entry`."""
     shared = lane_address(registers, record, COPY_SHARED, lane)
     far = lane_address(registers, record, COPY_FAR, lane)
     begin = far if kind == WITHIN else far - GLOBAL_BASE
-    size = load32(registers + load32(record + 4 * (OPERANDS + COPY_MANY)) + 4 * lane)
+    size = load32(registers + record.operands[COPY_MANY] + 4 * lane)
     cta, offset = cta_of(context, shared), offset_of(shared)
     if size == 0:
         return 0
@@ -201,23 +184,24 @@ def bytes_entry(registers: int, record: int, lane: int, context: Context, kind: 
     status = reaches_exited(context, cta)
     if status != 0:
         return status
-    entry = new_entry(context, kind, lane, cta, offset, size)
-    if entry < 64:
-        return entry
-    store64(entry + 8 * TR_MAP, 0)
-    store64(entry + 8 * TR_COORDINATES, begin)
+    place = new_entry(context, kind, lane, cta, offset, size)
+    if place < 64:
+        return place
+    entry = TransferEntry(place)
+    entry.tensor_map = 0
+    entry.coordinates[0] = begin
     if kind == WITHIN:
-        store64(entry + 8 * TR_ORIGIN_CTA, load64(context.current_state + 8 * WARP_CTA))
-    return entry
+        entry.coordinates[1] = context.current_state.cta
+    return place
 
 
-def shared_place(context: Context, entry: int) -> int:
+def shared_place(context: Context, entry: TransferEntry) -> int:
     """The address of a copy's shared memory in this process."""
-    begin = context.shared + load64(entry + 8 * TR_CTA) * context.shared_stride
-    return begin + load64(entry + 8 * TR_OFFSET)
+    begin = context.shared + entry.cta * context.shared_stride
+    return begin + entry.offset
 
 
-def origin_place(context: Context, entry: int) -> int:
+def origin_place(context: Context, entry: TransferEntry) -> int:
     """The address in this process of the shared memory that a copy within the cluster reads."""
-    begin = context.shared + load64(entry + 8 * TR_ORIGIN_CTA) * context.shared_stride
-    return begin + load64(entry + 8 * TR_ORIGIN)
+    begin = context.shared + entry.coordinates[1] * context.shared_stride
+    return begin + entry.coordinates[0]

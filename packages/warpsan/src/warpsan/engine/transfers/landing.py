@@ -15,41 +15,18 @@ from warpsan.engine.layout import (
     ARRIVALS,
     ASYNC,
     BACKWARD,
-    BULK_GROUPS,
     DRAWN,
     EVERY_LANE,
     LANDED,
-    MB_BYTES,
-    OPERANDS,
     SCRATCH_PLACES,
     STORES,
-    TR_BYTES,
-    TR_COMBINE,
-    TR_CTA,
-    TR_DATA,
-    TR_GROUP,
-    TR_KIND,
-    TR_LANE,
-    TR_MAP,
-    TR_MBARRIER,
-    TR_OFFSET,
-    TR_ORIGIN,
-    TR_ORIGIN_CTA,
-    TR_PC,
-    TR_READ_TIME,
-    TR_SERIAL,
-    TR_SOURCE,
-    TR_STATE,
-    TR_TIME,
-    TR_WARP,
-    TRANSFER_WORDS,
     WAITED_FOR,
-    WARP_WORDS,
     WITHIN,
     WORDS,
     WRITTEN_OUT,
 )
 from warpsan.engine.mbarriers import actor_of, bytes_came, bytes_counted, cta_alive, is_far, vectors_of
+from warpsan.engine.memory import Record, TransferEntry
 from warpsan.engine.recorded import record_lines, record_update
 from warpsan.engine.reset import draw
 from warpsan.engine.suspects import broken_rule, current_instruction
@@ -59,7 +36,7 @@ from warpsan.engine.transfers.arrivals import land_arrivals
 from warpsan.engine.transfers.boxes import global_lines, move_box, put
 from warpsan.engine.transfers.entries import origin_place, shared_place
 from warpsan.engine.watch.cluster_memory import UPDATES, watch_cluster
-from warpsan.engine.words import copy, fill, load32, load64, store32, store64
+from warpsan.engine.words import copy, fill, load32, store32, store64
 from warpsan.host.memory import RANK_SHIFT
 
 __all__ = ["begin_store", "begin_transfer", "commit_transfers", "drained", "land_next", "wait_for_transfers"]
@@ -68,47 +45,47 @@ _NEARLY = 1024
 """Free entries left for copies when stores write the data that they have read."""
 
 
-def begin_transfer(context: Context, entry: int) -> int:
+def begin_transfer(context: Context, entry: TransferEntry) -> int:
     """A copy to shared memory begins: in the early mode it lands at once, otherwise its destination is poison.
     Returns a status."""
     if context.early != 0:
         return land(context, entry)
-    if load64(entry + 8 * TR_COMBINE) != 0:
+    if entry.combine != 0:
         return 0
-    fill(shared_place(context, entry), 0xFF, load64(entry + 8 * TR_BYTES))
+    fill(shared_place(context, entry), 0xFF, entry.bytes)
     return 0
 
 
-def begin_store(context: Context, entry: int, lane: int) -> int:
+def begin_store(context: Context, entry: TransferEntry, lane: int) -> int:
     """A store joins the current bulk group of its lane, and reads shared memory from now on. Returns a status."""
-    groups = context.current_state + 8 * BULK_GROUPS
-    store64(entry + 8 * TR_GROUP, load32(groups + 4 * lane))
+    groups = context.current_state.bulk_groups
+    entry.group = load32(groups + 4 * lane)
     if context.checked != 0:
-        warp, cta = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_CTA)
+        warp, cta = entry.warp, entry.cta
         twin = warps_of_cluster(context) + warp
         time = operation_time(context, twin)
-        store64(entry + 8 * TR_TIME, time)
-        offset, size = load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES)
-        status = read_range(context, cta, offset, size, warp, twin, time, load64(entry + 8 * TR_MAP) == 0)
+        entry.time = time
+        offset, size = entry.offset, entry.bytes
+        status = read_range(context, cta, offset, size, warp, twin, time, entry.tensor_map == 0)
         if status != 0:
             return status
     return write_out(context, entry) if context.early != 0 else 0
 
 
-def write_out(context: Context, entry: int) -> int:
+def write_out(context: Context, entry: TransferEntry) -> int:
     """A store writes global memory. Returns a status."""
-    status = global_lines(context, entry, 3 if load64(entry + 8 * TR_COMBINE) != 0 else 2)
-    record_lines(context, load64(entry + 8 * TR_PC))
+    status = global_lines(context, entry, 3 if entry.combine != 0 else 2)
+    record_lines(context, entry.pc)
     if status != 0:
         return status
     move_box(context, entry)
-    store64(entry + 8 * TR_STATE, load64(entry + 8 * TR_STATE) | WRITTEN_OUT)
+    entry.state |= WRITTEN_OUT
     return 0
 
 
-def capture(context: Context, entry: int) -> int:
+def capture(context: Context, entry: TransferEntry) -> int:
     """A store reads its box, and writes it later. Returns a status."""
-    end, size = context.captured_end, load64(entry + 8 * TR_BYTES)
+    end, size = context.captured_end, entry.bytes
     nearly = context.transfer_count > context.transfer_room - _NEARLY
     if nearly or end + size > context.captured_bytes:
         status = write_captured(context)
@@ -118,7 +95,7 @@ def capture(context: Context, entry: int) -> int:
     context.captured_end = end + size
     target = context.captured + end
     copy(target, shared_place(context, entry), size)
-    store64(entry + 8 * TR_SOURCE, target)
+    entry.source = target
     return 0
 
 
@@ -128,36 +105,36 @@ def write_captured(context: Context) -> int:
     first, count = context.transfer_first, context.transfer_count
     base = context.transfers
     for k in range(first, count):
-        captured = base + 8 * TRANSFER_WORDS * k
-        if in_flight(captured) and load64(captured + 8 * TR_SOURCE) != 0:
-            status = land_all(context, load64(captured + 8 * TR_SERIAL))
+        captured = base[k]
+        if in_flight(captured) and captured.source != 0:
+            status = land_all(context, captured.serial)
             if status != 0:
                 return status
     return 0
 
 
-def commit_transfers(registers: int, record: int, mask: int, context: Context) -> int:
+def commit_transfers(registers: int, record: Record, mask: int, context: Context) -> int:
     """``cp.async.bulk.commit_group``: close the current bulk group of each lane."""
     state = context.current_state
-    groups = state + 8 * BULK_GROUPS
+    groups = state.bulk_groups
     for lane in range(32):
         if mask >> lane & 1:
             store32(groups + 4 * lane, load32(groups + 4 * lane) + 1)
     return 0
 
 
-def wait_for_transfers(registers: int, record: int, mask: int, context: Context) -> int:
+def wait_for_transfers(registers: int, record: Record, mask: int, context: Context) -> int:
     """``cp.async.bulk.wait_group``: complete the stores of the active lanes but those of their last groups, whose
     number is operand 0; or only their reading, by operand 1. Returns a status."""
-    keep, reads_only = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
+    keep, reads_only = record.operands[0], record.operands[1]
     warp, current = context.current, context.current_state
-    groups = current + 8 * BULK_GROUPS
+    groups = current.bulk_groups
     for k in range(context.transfer_first, context.transfer_count):
-        entry = context.transfers + 8 * TRANSFER_WORDS * k
-        if load64(entry + 8 * TR_KIND) != STORES or load64(entry + 8 * TR_WARP) != warp:
+        entry = context.transfers[k]
+        if entry.kind != STORES or entry.warp != warp:
             continue
-        lane, state = load64(entry + 8 * TR_LANE), load64(entry + 8 * TR_STATE)
-        if mask >> lane & 1 == 0 or load64(entry + 8 * TR_GROUP) >= load32(groups + 4 * lane) - keep:
+        lane, state = entry.lane, entry.state
+        if mask >> lane & 1 == 0 or entry.group >= load32(groups + 4 * lane) - keep:
             continue
         status = 0
         if state & WRITTEN_OUT == 0 and reads_only == 0:
@@ -170,28 +147,28 @@ def wait_for_transfers(registers: int, record: int, mask: int, context: Context)
     return 0
 
 
-def waited_for(context: Context, entry: int) -> None:
+def waited_for(context: Context, entry: TransferEntry) -> None:
     """The lane of a store has waited for its reading, or for all of it."""
-    state = load64(entry + 8 * TR_STATE)
+    state = entry.state
     if state & WAITED_FOR == 0 and context.checked != 0:
-        offset, size, warp = load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES), load64(entry + 8 * TR_WARP)
-        reads_range_complete(context, load64(entry + 8 * TR_CTA), offset, size)
-        completed(context, warp, warps_of_cluster(context) + warp, load64(entry + 8 * TR_TIME))
-    store64(entry + 8 * TR_STATE, state | WAITED_FOR)
+        offset, size, warp = entry.offset, entry.bytes, entry.warp
+        reads_range_complete(context, entry.cta, offset, size)
+        completed(context, warp, warps_of_cluster(context) + warp, entry.time)
+    entry.state = state | WAITED_FOR
     if state & WRITTEN_OUT:
-        store64(entry + 8 * TR_KIND, LANDED)
+        entry.kind = LANDED
 
 
-def in_flight(entry: int) -> int:
+def in_flight(entry: TransferEntry) -> int:
     """Whether a copy has not landed yet."""
-    return load64(entry + 8 * TR_KIND) != LANDED and load64(entry + 8 * TR_STATE) & WRITTEN_OUT == 0
+    return entry.kind != LANDED and entry.state & WRITTEN_OUT == 0
 
 
 def land_next(context: Context) -> int:
     """Nothing else can run: the copies of one instruction land. Returns a status; -1 if there are none."""
     first, count = context.transfer_first, context.transfer_count
     base = context.transfers
-    while first < count and load64(base + 8 * (TRANSFER_WORDS * first + TR_KIND)) == LANDED:
+    while first < count and base[first].kind == LANDED:
         first += 1
     context.transfer_first = first
     newest = context.order == BACKWARD
@@ -199,9 +176,9 @@ def land_next(context: Context) -> int:
         newest = draw(context, 2) == 1
     serial = -1
     for k in range(count - first):
-        entry = base + 8 * TRANSFER_WORDS * (count - 1 - k if newest else first + k)
+        entry = base[count - 1 - k if newest else first + k]
         if in_flight(entry):
-            serial = load64(entry + 8 * TR_SERIAL)
+            serial = entry.serial
             break
     if serial < 0:
         return -1
@@ -214,7 +191,7 @@ def begin_of(context: Context, serial: int) -> int:
     low, high = context.transfer_first, context.transfer_count
     while low < high:
         middle = low + high >> 1
-        if load64(context.transfers + 8 * (TRANSFER_WORDS * middle + TR_SERIAL)) < serial:
+        if context.transfers[middle].serial < serial:
             low = middle + 1
         else:
             high = middle
@@ -225,8 +202,8 @@ def land_all(context: Context, serial: int) -> int:
     """The copies of one instruction that are in flight land. Returns a status."""
     trace_advance(context, serial)
     for k in range(begin_of(context, serial), context.transfer_count):
-        entry = context.transfers + 8 * TRANSFER_WORDS * k
-        if load64(entry + 8 * TR_SERIAL) != serial:
+        entry = context.transfers[k]
+        if entry.serial != serial:
             break
         if in_flight(entry):
             status = land(context, entry)
@@ -235,97 +212,97 @@ def land_all(context: Context, serial: int) -> int:
     return 0
 
 
-def land(context: Context, entry: int) -> int:
+def land(context: Context, entry: TransferEntry) -> int:
     """A copy lands; if it writes shared memory, its mbarrier counts its bytes. Returns a status."""
-    if load64(entry + 8 * TR_KIND) == ARRIVALS:
+    if entry.kind == ARRIVALS:
         return land_arrivals(context, entry)
-    if load64(entry + 8 * TR_KIND) == STORES:
+    if entry.kind == STORES:
         status = write_out(context, entry)
-        if load64(entry + 8 * TR_STATE) & WAITED_FOR:
-            store64(entry + 8 * TR_KIND, LANDED)
+        if entry.state & WAITED_FOR:
+            entry.kind = LANDED
         return status
-    if cta_alive(context, load64(entry + 8 * TR_CTA)) == 0:
+    if cta_alive(context, entry.cta) == 0:
         status = breaks_rule(context, entry)
         if status != 0:
             return status
-    if load64(entry + 8 * TR_KIND) == WITHIN:
+    if entry.kind == WITHIN:
         status = origin_read(context, entry)
         if status != 0:
             return status
-    if load64(entry + 8 * TR_COMBINE) != 0:
+    if entry.combine != 0:
         return combine_words(context, entry)
-    if load64(entry + 8 * TR_KIND) == WORDS:
-        copy(shared_place(context, entry), entry + 8 * TR_DATA, load64(entry + 8 * TR_BYTES))
+    if entry.kind == WORDS:
+        copy(shared_place(context, entry), entry.data, entry.bytes)
     else:
         move_box(context, entry)
-    store64(entry + 8 * TR_KIND, LANDED)
+    entry.kind = LANDED
     if context.checked != 0:
-        mbarrier = load64(entry + 8 * TR_MBARRIER)
-        cta, offset = load64(entry + 8 * TR_CTA), load64(entry + 8 * TR_OFFSET)
-        copy_came(context, cta, offset, load64(entry + 8 * TR_BYTES))
-        far = is_far(context, load64(entry + 8 * TR_WARP), mbarrier)
+        mbarrier = entry.mbarrier
+        cta, offset = entry.cta, entry.offset
+        copy_came(context, cta, offset, entry.bytes)
+        far = is_far(context, entry.warp, mbarrier)
         place = vectors_of(context, mbarrier, far).at(actor_of(context, mbarrier))
-        place[0] = max(place[0], load64(entry + 8 * TR_TIME))
+        place[0] = max(place[0], entry.time)
     return signal(context, entry)
 
 
-def signal(context: Context, entry: int) -> int:
+def signal(context: Context, entry: TransferEntry) -> int:
     """The mbarrier of a landed copy counts its bytes. In the late mode, its phase ends when all copies of the
     instruction have landed (:func:`signal_all`). Returns a status."""
-    mbarrier, many = load64(entry + 8 * TR_MBARRIER), load64(entry + 8 * TR_BYTES)
-    current_instruction(context, load64(entry + 8 * TR_PC))
+    mbarrier, many = entry.mbarrier, entry.bytes
+    current_instruction(context, entry.pc)
     if context.early != 0:
         return bytes_came(context, mbarrier, many)
-    store64(mbarrier + 8 * MB_BYTES, load64(mbarrier + 8 * MB_BYTES) - many)
+    mbarrier.pending_bytes -= many
     return 0
 
 
 def signal_all(context: Context, serial: int) -> int:
     """All copies of one instruction have landed: phases that waited only for their bytes end. Returns a status."""
     for k in range(begin_of(context, serial), context.transfer_count):
-        entry = context.transfers + 8 * TRANSFER_WORDS * k
-        if load64(entry + 8 * TR_SERIAL) != serial:
+        entry = context.transfers[k]
+        if entry.serial != serial:
             break
-        if load64(entry + 8 * TR_MBARRIER) == 0:
+        if entry.mbarrier == 0:
             continue
-        current_instruction(context, load64(entry + 8 * TR_PC))
-        status = bytes_counted(context, load64(entry + 8 * TR_MBARRIER))
+        current_instruction(context, entry.pc)
+        status = bytes_counted(context, entry.mbarrier)
         if status != 0:
             return status
     return 0
 
 
-def origin_read(context: Context, entry: int) -> int:
+def origin_read(context: Context, entry: TransferEntry) -> int:
     """A copy within the cluster has read its source; waits for its mbarrier are ordered after that. Returns a
     status."""
-    cta = load64(entry + 8 * TR_ORIGIN_CTA)
+    cta = entry.coordinates[1]
     if cta_alive(context, cta) == 0:
         status = breaks_rule(context, entry)
         if status != 0:
             return status
     if context.checked != 0:
-        reads_range_complete(context, cta, load64(entry + 8 * TR_ORIGIN), load64(entry + 8 * TR_BYTES))
-        twin, mbarrier = warps_of_cluster(context) + load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_MBARRIER)
-        place = vectors_of(context, mbarrier, is_far(context, load64(entry + 8 * TR_WARP), mbarrier)).at(twin)
-        place[0] = max(place[0], load64(entry + 8 * TR_READ_TIME))
+        reads_range_complete(context, cta, entry.coordinates[0], entry.bytes)
+        twin, mbarrier = warps_of_cluster(context) + entry.warp, entry.mbarrier
+        place = vectors_of(context, mbarrier, is_far(context, entry.warp, mbarrier)).at(twin)
+        place[0] = max(place[0], entry.coordinates[2])
     return 0
 
 
-def combine_words(context: Context, entry: int) -> int:
+def combine_words(context: Context, entry: TransferEntry) -> int:
     """An asynchronous reduction updates shared memory on behalf of its lane, and releases the update to its
     mbarrier. Returns a status."""
-    source = origin_place(context, entry) if load64(entry + 8 * TR_KIND) == WITHIN else entry + 8 * TR_DATA
-    if load64(entry + 8 * TR_KIND) == WITHIN:
+    source = origin_place(context, entry) if entry.kind == WITHIN else entry.data.address
+    if entry.kind == WITHIN:
         record_update(context, entry)
         if context.counting != 0:
-            count_stretch(context, load64(entry + 8 * TR_PC), load64(entry + 8 * TR_BYTES))
-    warp, lane, mbarrier = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_LANE), load64(entry + 8 * TR_MBARRIER)
-    cta, offset, size = load64(entry + 8 * TR_CTA), load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES)
-    store64(entry + 8 * TR_KIND, LANDED)
+            count_stretch(context, entry.pc, entry.bytes)
+    warp, lane, mbarrier = entry.warp, entry.lane, entry.mbarrier
+    cta, offset, size = entry.cta, entry.offset, entry.bytes
+    entry.kind = LANDED
     if context.checked != 0:
         context.current = warp
-        context.current_state = context.warps + 8 * WARP_WORDS * warp
-        current_instruction(context, load64(entry + 8 * TR_PC))
+        context.current_state = context.warps[warp]
+        current_instruction(context, entry.pc)
         place = context.scratch + SCRATCH_PLACES + 8 * lane
         width = min(size, 16)
         for k in range(size // width):
@@ -338,9 +315,9 @@ def combine_words(context: Context, entry: int) -> int:
     return signal(context, entry)
 
 
-def breaks_rule(context: Context, entry: int) -> int:
+def breaks_rule(context: Context, entry: TransferEntry) -> int:
     """A copy is in flight when a block exits whose shared memory it uses. Returns a status."""
-    current_instruction(context, load64(entry + 8 * TR_PC))
+    current_instruction(context, entry.pc)
     return broken_rule(context, ASYNC)
 
 
@@ -355,8 +332,8 @@ def drained(context: Context) -> int:
     if context.checked != 0:
         count_unwaited(context)  # copies of an mbarrier arrival have landed by now
     for k in range(context.transfer_first, context.transfer_count):
-        entry = context.transfers + 8 * TRANSFER_WORDS * k
-        status = breaks_rule(context, entry) if load64(entry + 8 * TR_KIND) != LANDED else 0
+        entry = context.transfers[k]
+        status = breaks_rule(context, entry) if entry.kind != LANDED else 0
         if status != 0:
             return status
     return others_know(context)

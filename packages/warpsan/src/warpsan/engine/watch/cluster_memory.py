@@ -12,7 +12,6 @@ from warpsan.engine.flights import touch_remote
 from warpsan.engine.layout import (
     EVERY_LANE,
     SCRATCH_PLACES,
-    WARP_CTA,
 )
 from warpsan.engine.mbarriers import cta_of, offset_of
 from warpsan.engine.watch.shared_memory import read_followed, read_shared, update_shared, write_shared
@@ -29,7 +28,7 @@ def watch_cluster(context: Context, mask: int, present: int, width: int, does: i
     scratch, state = context.scratch, context.current_state
     places, addresses = scratch + SCRATCH_PLACES, scratch
     copy(addresses, places, 8 * 32)
-    home = load64(state + 8 * WARP_CTA)
+    home = state.cta
     status = 0
     for cta in range(context.cta_count):
         lanes = 0
@@ -44,9 +43,9 @@ def watch_cluster(context: Context, mask: int, present: int, width: int, does: i
                 low, high = min(low, offset), max(high, offset)
         if lanes == 0:
             continue
-        store64(state + 8 * WARP_CTA, cta)  # treat the warp as one of that CTA during the checks
+        state.cta = cta  # treat the warp as one of that CTA during the checks
         status = watch_one(context, lanes, present, low, high, width, does, cta)
-        store64(state + 8 * WARP_CTA, home)
+        state.cta = home
         if status != 0:
             return status
         warp = context.current

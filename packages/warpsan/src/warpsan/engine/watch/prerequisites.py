@@ -10,13 +10,14 @@ from warpsan.engine.layout import (
     IN_GLOBAL,
     SCRATCH_PLACES,
 )
+from warpsan.engine.memory import Record
 from warpsan.engine.suspects import suspect
 from warpsan.engine.words import load64
 
 __all__ = ["access_in_time", "wait_for_grids"]
 
 
-def wait_for_grids(registers: int, record: int, mask: int, context: Context) -> int:
+def wait_for_grids(registers: int, record: Record, mask: int, context: Context) -> int:
     """``griddepcontrol.wait``: later accesses of the current warp come after the grids before."""
     if context.prerequisites != 0:
         warp = context.current

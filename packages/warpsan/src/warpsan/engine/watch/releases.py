@@ -24,7 +24,6 @@ from warpsan.engine.layout import (
     NODE_REACH,
     NODE_SCOPE,
     OF_FENCES,
-    OPERANDS,
     RELEASE_LINEAR,
     RELEASE_ROW,
     RELEASE_TIME,
@@ -44,14 +43,13 @@ from warpsan.engine.layout import (
     ROW_VERSION,
     ROW_WORDS,
     SCOPE_SHIFT,
-    WARP_LINEAR,
-    WARP_WORDS,
 )
+from warpsan.engine.memory import Record
 from warpsan.engine.structs import Ptr, i64
 from warpsan.engine.watch.fence_order import observe_fences, of_others, take_fences
 from warpsan.engine.watch.lists import has_item, new_node, row_state, take_room, use_items
 from warpsan.engine.watch.scopes import relation_together
-from warpsan.engine.words import copy, fill, load32, load64, store64
+from warpsan.engine.words import copy, fill, load64, store64
 
 __all__ = [
     "begin_rows",
@@ -73,7 +71,7 @@ AT_ANY_TIME = (1 << 62) - 1
 
 def linear_of(context: Context, warp: int) -> int:
     """The linear index in the grid of the CTA of a warp of the cluster."""
-    return load64(context.warps + 8 * (WARP_WORDS * warp + WARP_LINEAR))
+    return context.warps[warp].linear_cta
 
 
 def row_of(context: Context, warp: int) -> int:
@@ -316,13 +314,13 @@ def observe(context: Context, warp: int, granule: int, does: int) -> int:
     return 0 if node != 0 else FULL
 
 
-def fence_memory(registers: int, record: int, mask: int, context: Context) -> int:
+def fence_memory(registers: int, record: Record, mask: int, context: Context) -> int:
     """A fence: operands are whether it acquires, whether it releases, its scope, and whether it is a ``fence.sc``.
     Returns a status."""
-    warp, scope = context.current, load32(record + 4 * (OPERANDS + 2))
+    warp, scope = context.current, record.operands[2]
     state = row_state(context, warp)
-    sequential = scope >= SAME_GPU and load32(record + 4 * (OPERANDS + 3)) != 0
-    if load32(record + 4 * OPERANDS):
+    sequential = scope >= SAME_GPU and record.operands[3] != 0
+    if record.operands[0]:
         seen = load64(state + 8 * ROW_SEEN)
         while seen != 0:
             join_all(context, warp, load64(seen + 8 * NODE_ITEM), min(scope, load64(seen + 8 * NODE_SCOPE)))
@@ -331,7 +329,7 @@ def fence_memory(registers: int, record: int, mask: int, context: Context) -> in
             store64(state + 8 * ROW_SEEN, 0)
     if sequential:
         come_after_fences(context, warp)
-    if load32(record + 4 * (OPERANDS + 1)):
+    if record.operands[1]:
         arrive_lanes(context, warp, mask)
         word = ROW_FENCED if scope >= SAME_GPU else ROW_NEAR
         last = load64(state + 8 * word)

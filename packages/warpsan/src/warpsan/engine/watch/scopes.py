@@ -10,8 +10,7 @@ from __future__ import annotations
 from warpsan.checks.orders import SAME_CLUSTER, SAME_CTA, SAME_GPU
 from warpsan.engine.clocks import first_of_cluster
 from warpsan.engine.context import Context
-from warpsan.engine.layout import EVERY_WARP, SEVERAL, WARP_CTA
-from warpsan.engine.words import load64
+from warpsan.engine.layout import EVERY_WARP, SEVERAL
 
 __all__ = ["keep_scope", "relation_of", "relation_together", "scope_at"]
 
@@ -31,7 +30,7 @@ def relation_of(context: Context, tag: int, near: int) -> int:
         return SAME_GPU
     if tag & 0xFF == EVERY_WARP:  # their CTA is not kept
         return relation_together(context, 0, context.cta_count - 1)
-    return relation_together(context, near - 1, load64(context.current_state + 8 * WARP_CTA))
+    return relation_together(context, near - 1, context.current_state.cta)
 
 
 def scope_at(context: Context, granule: int) -> int:

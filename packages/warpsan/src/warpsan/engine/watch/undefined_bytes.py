@@ -11,12 +11,12 @@ from __future__ import annotations
 from warpsan.engine.context import Context
 from warpsan.engine.layout import (
     NEVER_SET,
-    OPERANDS,
     PAGE_SHIFT,
     SCRATCH_CHUNKS,
     SCRATCH_PLACES,
 )
 from warpsan.engine.mbarriers import cta_of, offset_of
+from warpsan.engine.memory import Record
 from warpsan.engine.structs import Ptr, i32
 from warpsan.engine.suspects import first_lane, note_fault, note_reached, note_stored, note_unwritten
 from warpsan.engine.words import fill, load8, load32, load64, store8, store32, store64
@@ -110,13 +110,13 @@ def put_origin(context: Context, cta: int, offset: int, size: int, origin: int) 
 # ---- loads and stores ------------------------------------------------------------------------------------------------
 
 
-def shadows_from_memory(registers: int, record: int, mask: int, context: Context) -> int:
+def shadows_from_memory(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes load from shared memory: operand 3 is the bytes of an element, 4 the number of elements, 5 the start of
     the list of their registers, 6 the pc plus one. Their places are in the scratch. Returns a status."""
     places = context.scratch + SCRATCH_PLACES
-    size, many = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
-    items = context.lists.at(load32(record + 4 * (OPERANDS + 5)))
-    reader, bad = load32(record + 4 * (OPERANDS + 6)), 0
+    size, many = record.operands[3], record.operands[4]
+    items = context.lists.at(record.operands[5])
+    reader, bad = record.operands[6], 0
     for lane in range(32):
         if mask >> lane & 1:
             cta, offset = cta_of(context, load64(places + 8 * lane)), offset_of(load64(places + 8 * lane))
@@ -135,7 +135,7 @@ def shadows_from_memory(registers: int, record: int, mask: int, context: Context
     return note_read(context, record, bad, size * many, places)
 
 
-def note_read(context: Context, record: int, bad: int, width: int, places: int) -> int:
+def note_read(context: Context, record: Record, bad: int, width: int, places: int) -> int:
     """Lanes have read undefined bytes, which are tracked: if faults are noted, the first such read is noted."""
     if bad == 0 or context.faults == 0:
         return 0
@@ -175,23 +175,23 @@ def first_stored(registers: int, items: Ptr[i32], many: int, low: int, lanes: in
     return first
 
 
-def note_unset(context: Context, registers: int, record: int, low: int, lanes: int, matters: int) -> int:
+def note_unset(context: Context, registers: int, record: Record, low: int, lanes: int, matters: int) -> int:
     """Lanes have stored registers that were never set: if faults are noted, the first of these is noted. With
     ``matters``, it is a separate fault. Returns a status."""
     if lanes == 0:
         return 0
-    items = context.lists.at(load32(record + 4 * (OPERANDS + 5)))
-    first = first_stored(registers, items, load32(record + 4 * (OPERANDS + 4)), low, lanes)
+    items = context.lists.at(record.operands[5])
+    first = first_stored(registers, items, record.operands[4], low, lanes)
     mine = lanes_stored(registers, items.at(ITEM_WORDS * first), low, lanes)
     status = note_stored(context, record, mine, first) if context.faults != 0 else 0
     return note_fault(context, record, mine, NEVER_SET, first) if matters and status == 0 else status
 
 
-def shadows_to_memory(registers: int, record: int, mask: int, context: Context) -> int:
+def shadows_to_memory(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes have stored to shared memory; operands as those of :func:`shadows_from_memory`. Returns a status."""
     places = context.scratch + SCRATCH_PLACES
-    size, many = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
-    items = context.lists.at(load32(record + 4 * (OPERANDS + 5)))
+    size, many = record.operands[3], record.operands[4]
+    items = context.lists.at(record.operands[5])
     low = (1 << 8 * size) - 1 if size < 8 else -1
     unset = 0
     for lane in range(32):
@@ -206,16 +206,16 @@ def shadows_to_memory(registers: int, record: int, mask: int, context: Context) 
                 origin = stored_origin(registers, items, many, lane)
                 if origin == 0:
                     unset |= 1 << lane
-                    origin = load32(record + 4 * (OPERANDS + 6))
+                    origin = record.operands[6]
                 put_origin(context, cta, offset, size * many, origin)
     return note_unset(context, registers, record, low, unset, 0)
 
 
-def shadows_to_global(registers: int, record: int, mask: int, context: Context) -> int:
+def shadows_to_global(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes have stored to global memory by generic addresses, where undefined bits are a use. Operands as those of
     :func:`shadows_from_memory`. Returns a status."""
-    size, many = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
-    items = context.lists.at(load32(record + 4 * (OPERANDS + 5)))
+    size, many = record.operands[3], record.operands[4]
+    items = context.lists.at(record.operands[5])
     origins = context.scratch + SCRATCH_CHUNKS
     low = (1 << 8 * size) - 1 if size < 8 else -1
     bad, unset = 0, 0
@@ -237,13 +237,13 @@ def shadows_to_global(registers: int, record: int, mask: int, context: Context) 
 # ---- matrices --------------------------------------------------------------------------------------------------------
 
 
-def shadows_of_matrices(registers: int, record: int, mask: int, context: Context) -> int:
+def shadows_of_matrices(registers: int, record: Record, mask: int, context: Context) -> int:
     """``ldmatrix``: operand 3 is the number of matrices, 4 whether they are transposed, 5 the start of the list of
     the registers, 6 the pc plus one. Returns a status."""
     places = context.scratch + SCRATCH_PLACES
-    many, transposed = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
-    items = context.lists.at(load32(record + 4 * (OPERANDS + 5)))
-    reader, bad, most = load32(record + 4 * (OPERANDS + 6)), 0, 0
+    many, transposed = record.operands[3], record.operands[4]
+    items = context.lists.at(record.operands[5])
+    reader, bad, most = record.operands[6], 0, 0
     for lane in range(8 * many):
         if mask >> lane & 1:
             cta, offset = cta_of(context, load64(places + 8 * lane)), offset_of(load64(places + 8 * lane))
@@ -271,17 +271,17 @@ def shadows_of_matrices(registers: int, record: int, mask: int, context: Context
     return note_read(context, record, bad, 16, places)
 
 
-def shadows_to_matrices(registers: int, record: int, mask: int, context: Context) -> int:
+def shadows_to_matrices(registers: int, record: Record, mask: int, context: Context) -> int:
     """``stmatrix`` has stored; operands as those of :func:`shadows_of_matrices`."""
     places = context.scratch + SCRATCH_PLACES
-    many, transposed = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
-    items = context.lists.at(load32(record + 4 * (OPERANDS + 5)))
+    many, transposed = record.operands[3], record.operands[4]
+    items = context.lists.at(record.operands[5])
     origin, unset = 0, 0
     for lane in range(32):
         origin = max(origin, stored_origin(registers, items, many, lane))
     never_set = origin == 0
     if never_set:
-        origin = load32(record + 4 * (OPERANDS + 6))
+        origin = record.operands[6]
     for lane in range(8 * many):
         if mask >> lane & 1 == 0:
             continue
@@ -302,7 +302,7 @@ def shadows_to_matrices(registers: int, record: int, mask: int, context: Context
     return note_rows(context, record, unset)
 
 
-def note_rows(context: Context, record: int, lanes: int) -> int:
+def note_rows(context: Context, record: Record, lanes: int) -> int:
     """Lanes address rows that were stored from a register that was never set; as :func:`note_unset`."""
     if lanes == 0 or context.faults == 0:
         return 0

@@ -14,11 +14,11 @@ from warpsan.engine.layout import (
     COPY_SOURCE,
     COPY_TARGET,
     FROM_GLOBAL,
-    OPERANDS,
     SCRATCH_FAULTS,
     SCRATCH_PLACES,
     SCRATCH_WIDTHS,
 )
+from warpsan.engine.memory import Record
 from warpsan.engine.structs import Ptr, u8
 from warpsan.engine.suspects import first_lane, note_undefined
 from warpsan.engine.watch.undefined_bytes import ITEM_WORDS, put_origin, store_lane, undefine
@@ -69,7 +69,7 @@ def lanes_undefined(context: Context, mask: int, width: int) -> int:
     return bad
 
 
-def note_read(context: Context, record: int, bad: int, width: int) -> int:
+def note_read(context: Context, record: Record, bad: int, width: int) -> int:
     """Lanes read undefined bytes at their places. As :func:`~..suspects.note_fault`: the offsets are those of the
     first undefined bytes of the lanes, and the width is the number of bytes that the first lane reads."""
     scratch, marks = context.scratch, context.global_undefined
@@ -132,13 +132,13 @@ def update_undefined(context: Context, mask: int, width: int) -> int:
 # ---- loads and copies whose undefined bytes are followed -------------------------------------------------------------
 
 
-def shadows_from_global(registers: int, record: int, mask: int, context: Context) -> int:
+def shadows_from_global(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes load from global memory; operands as those of :func:`~.undefined_bytes.shadows_from_memory`. Returns a
     status."""
     places, marks = context.scratch + SCRATCH_PLACES, context.global_undefined
-    size, many = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
-    items = context.lists.at(load32(record + 4 * (OPERANDS + 5)))
-    reader, bad = load32(record + 4 * (OPERANDS + 6)) | FROM_GLOBAL, 0
+    size, many = record.operands[3], record.operands[4]
+    items = context.lists.at(record.operands[5])
+    reader, bad = record.operands[6] | FROM_GLOBAL, 0
     for lane in range(32):
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from warpsan.engine.context import Context
-from warpsan.engine.layout import OPERANDS
+from warpsan.engine.memory import Record
 from warpsan.engine.words import copy, fill, load8, load32, store8, store32
 
 __all__ = ["shadows_of_product"]
@@ -14,14 +14,14 @@ ADDENDS = 64
 """Place of the shadows of C in the scratch."""
 
 
-def shadows_of_product(registers: int, record: int, mask: int, context: Context) -> int:
+def shadows_of_product(registers: int, record: Record, mask: int, context: Context) -> int:
     """``mma`` of 16 by 8: operand 0 is the start of the list of its rows, 1 whether elements of C and D are halves. The
     list has the shadows of A (up to 4), B (2), C (4) and D (4), or -1, followed by their origins.
 
     An element of D is undefined if its addend, or an element of its row of A or its column of B, is.
     """
-    rows = context.lists.at(load32(record + 4 * OPERANDS))
-    halves = load32(record + 4 * (OPERANDS + 1))
+    rows = context.lists.at(record.operands[0])
+    halves = record.operands[1]
     origin = 0
     total = 0
     place = context.scratch  # whether rows of A and columns of B are undefined: a byte each
