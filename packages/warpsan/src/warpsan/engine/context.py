@@ -5,7 +5,7 @@ Fields are 64 bits wide. An address of 0 is that of memory that the launch does 
 
 from __future__ import annotations
 
-from warpsan.engine.memory import BarrierState, Block, Mbarrier, Record, TransferEntry, Warp
+from warpsan.engine.memory import BarrierState, Block, Mbarrier, Product, Record, Row, ThreadCopy, TransferEntry, Warp
 from warpsan.engine.structs import Address, NativeStruct, Ptr, i32, i64, u8
 
 __all__ = ["Context"]
@@ -62,7 +62,7 @@ class Context(NativeStruct):
     seed: i64
     draw: i64  # the random state of a cluster
     early: i64  # whether asynchronous copies land at once
-    copies: Address  # in flight, MOST_COPIES a warp
+    copies: Ptr[ThreadCopy]  # in flight, MOST_COPIES a warp
     checked: i64  # whether the checks are on
     actors: i64  # words of a vector: one per actor of a cluster; with asynchronous units, in both proxies
     time: i64  # counts releases and asynchronous operations; restarts between clusters (:data:`layout.LAST_TIME`)
@@ -100,7 +100,7 @@ class Context(NativeStruct):
     register_limit: i64  # of a CTA, for setmaxnreg
     registers_before: i64
     lists: Ptr[i32]  # of wgmma instructions
-    products: Address  # wgmma in flight, MOST_PRODUCTS a warpgroup
+    products: Ptr[Product]  # wgmma in flight, MOST_PRODUCTS a warpgroup
     global_strong: Ptr[i64]  # per granule, the last atomic operation; 0 if the kernel has none
     # per warp of a cluster, the time up to which each warp of the grid comes before it; 0 if none does
     grid_rows: Ptr[i64]
@@ -146,7 +146,7 @@ class Context(NativeStruct):
     global_read_masks: Ptr[i32]  # per 16 bytes
     chains: Ptr[i64]  # per granule of global memory, the list of its releases, the last one first; 0: none
     global_watched: Ptr[i64]  # per granule, the last strong read
-    row_states: Address  # per row
+    row_states: Ptr[Row]  # per row
     # per pair of warps, the version of the second's row that the first has merged; then of its fences
     row_pairs: Ptr[i64]
     pool: Ptr[i64]  # releases, their lists and copies of rows

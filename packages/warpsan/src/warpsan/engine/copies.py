@@ -8,26 +8,16 @@ from __future__ import annotations
 
 from warpsan.engine.context import Context
 from warpsan.engine.layout import (
-    COPY_GROUP,
-    COPY_INSTRUCTION,
-    COPY_MASK,
-    COPY_NUMBER,
-    COPY_SIZE,
-    COPY_SOURCE,
-    COPY_TARGET,
-    COPY_TRACED,
-    COPY_WIDTH,
-    COPY_WORDS,
     FULL,
     MANY_COPIES,
     MOST_COPIES,
     SCRATCH_PLACES,
 )
-from warpsan.engine.memory import Record, Warp
+from warpsan.engine.memory import Record, ThreadCopy, Warp
 from warpsan.engine.trace import trace_landing
 from warpsan.engine.watch import copies_landed
 from warpsan.engine.watch.undefined_global import undefine_copies
-from warpsan.engine.words import copy, fill, load32, load64, popcount, store64
+from warpsan.engine.words import copy, fill, load32, popcount, store64
 
 __all__ = ["count_unwaited", "drop_landed", "issue_copies", "land_copy", "wait_for_copies"]
 
@@ -36,36 +26,36 @@ def count_unwaited(context: Context) -> None:
     """All threads have exited: count the copies that they have not waited for."""
     for warp in range(context.warp_count * context.cta_count):
         state = context.warps[warp]
-        first = context.copies + 8 * COPY_WORDS * MOST_COPIES * warp
+        first = MOST_COPIES * warp
         for k in range(state.copies_in_flight):
-            entry = first + 8 * COPY_WORDS * k
-            place = context.unwaited.at(load64(entry + 8 * COPY_INSTRUCTION))
-            place[0] += popcount(load64(entry + 8 * COPY_MASK))
+            entry = context.copies[first + k]
+            place = context.unwaited.at(entry.pc)
+            place[0] += popcount(entry.mask)
 
 
-def issue_copies(context: Context, entry: int) -> int:
+def issue_copies(context: Context, entry: ThreadCopy) -> int:
     """Put a complete entry in flight, or execute it at once in the early mode. Returns a status."""
     state = context.current_state
-    mask, width = load64(entry + 8 * COPY_MASK), load64(entry + 8 * COPY_WIDTH)
+    mask, width = entry.mask, entry.width
     early, number = context.early, context.copy_count + 1
     context.copy_count = number
-    store64(entry + 8 * COPY_NUMBER, number)
-    store64(entry + 8 * COPY_TRACED, context.traced_copy == number)
+    entry.number = number
+    entry.traced = context.traced_copy == number
     for lane in range(32):
         if mask >> lane & 1:
             if early:
                 land_copy(entry, lane, width)
             else:
-                fill(load64(entry + 8 * (COPY_TARGET + lane)), 0xFF, width)
+                fill(entry.target[lane], 0xFF, width)
     flying = state.copies_in_flight + 1
     state.copies_in_flight = flying
     if flying < MOST_COPIES:
         return 0
-    first = context.copies + 8 * COPY_WORDS * MOST_COPIES * context.current
-    return FULL if drop_landed(state, first, 0) >= MOST_COPIES else 0
+    first = MOST_COPIES * context.current
+    return FULL if drop_landed(context, state, first, 0) >= MOST_COPIES else 0
 
 
-def drop_landed(state: Warp, first: int, many: int) -> int:
+def drop_landed(context: Context, state: Warp, first: int, many: int) -> int:
     """Drop entries whose copies have all landed, if a warp has more than a given number of entries. Returns the number
     left.
 
@@ -76,19 +66,19 @@ def drop_landed(state: Warp, first: int, many: int) -> int:
         return flying
     left = 0
     for k in range(flying):
-        entry = first + 8 * COPY_WORDS * k
-        if load64(entry + 8 * COPY_MASK) != 0:
+        entry = context.copies[first + k]
+        if entry.mask != 0:
             if left != k:
-                copy(first + 8 * COPY_WORDS * left, entry, 8 * COPY_WORDS)
+                copy(context.copies[first + left], entry, ThreadCopy.byte_size)
             left += 1
     state.copies_in_flight = left
     return left
 
 
-def land_copy(entry: int, lane: int, width: int) -> None:
+def land_copy(entry: ThreadCopy, lane: int, width: int) -> None:
     """Copy the data of one lane; bytes beyond the source's become zero."""
-    target, source = load64(entry + 8 * (COPY_TARGET + lane)), load64(entry + 8 * (COPY_SOURCE + lane))
-    size = load64(entry + 8 * (COPY_SIZE + lane))
+    target, source = entry.target[lane], entry.source[lane]
+    size = entry.bytes[lane]
     if size == 16:
         copy(target, source, 16)
         return
@@ -101,14 +91,14 @@ def wait_for_copies(registers: int, record: Record, mask: int, context: Context)
     """The active lanes wait for all but their last groups, whose number the record has; -1: for all copies."""
     state, keep = context.current_state, record.operands[0]
     flying = state.copies_in_flight
-    first = context.copies + 8 * COPY_WORDS * MOST_COPIES * context.current
+    first = MOST_COPIES * context.current
     late, checked = context.early == 0, context.checked
     places = context.scratch + SCRATCH_PLACES
     shared = context.current_shared
     left = 0
     for k in range(flying):
-        entry = first + 8 * COPY_WORDS * k
-        here, width = load64(entry + 8 * COPY_MASK), load64(entry + 8 * COPY_WIDTH)
+        entry = context.copies[first + k]
+        here, width = entry.mask, entry.width
         left |= here & ~mask
         if here & mask == 0:
             continue
@@ -116,18 +106,18 @@ def wait_for_copies(registers: int, record: Record, mask: int, context: Context)
         for lane in range(32):
             if (here & mask) >> lane & 1:
                 committed = load32(state.copy_groups + 4 * lane)
-                if keep < 0 or load32(entry + 8 * COPY_GROUP + 4 * lane) < committed - keep:
+                if keep < 0 or load32(entry.group + 4 * lane) < committed - keep:
                     due |= 1 << lane
                     if late:
                         land_copy(entry, lane, width)
-                    store64(places + 8 * lane, load64(entry + 8 * (COPY_TARGET + lane)) - shared)
+                    store64(places + 8 * lane, entry.target[lane] - shared)
         if checked and due != 0:
             copies_landed(context, due, width)
             undefine_copies(context, entry, state.cta, due)
-        if due != 0 and load64(entry + 8 * COPY_TRACED):
-            trace_landing(context, due, load64(entry + 8 * COPY_NUMBER))
+        if due != 0 and entry.traced:
+            trace_landing(context, due, entry.number)
         here = here & ~due
-        store64(entry + 8 * COPY_MASK, here)
+        entry.mask = here
         left |= here
-    drop_landed(state, first, MANY_COPIES if left != 0 else 0)
+    drop_landed(context, state, first, MANY_COPIES if left != 0 else 0)
     return 0

@@ -192,23 +192,6 @@ ACQUIRES, RELEASES, OBSERVES, CONTINUES, SCOPE_SHIFT = 1, 2, 4, 8, 4
 """Effects of a strong operation, as bits: a reduction does not observe, a write does not continue. The bits from
 SCOPE_SHIFT on are its scope as one of :data:`warpsan.checks.orders.LEVELS`, at most that of the GPU."""
 
-ROW_WORDS = 12
-ROW_JOINED, ROW_MERGED, ROW_VERSION, ROW_SNAPSHOT, ROW_SEEN, ROW_FENCED, ROW_NEAR, ROW_REACH = range(8)
-ROW_FENCES, ROW_OBSERVED, ROW_FENCES_AT = range(8, 11)
-"""A warp's row: the times at which it last joined a release, and last merged the row of another warp; its version;
-its copy in the pool (0: none since the last change). Then the lists of releases that the warp has read since its
-last fence; its past at its last fence of GPU scope, and at the last narrower fence since then, with its scope. Then
-the list of ``fence.sc`` of GPU scope before the warp, a list of such lists that it has observed, and the time of the
-last change of the two."""
-
-RELEASE_TIME, RELEASE_WARP, RELEASE_ROW, RELEASE_USED, RELEASE_LINEAR = range(5)
-"""A release: its time, its warp in the cluster, a copy of that warp's row (0: empty), and whether a list contains
-it; from RELEASE_LINEAR on the linear index of each CTA of the cluster, followed by the warp's vector."""
-
-NODE_WORDS = 4
-NODE_ITEM, NODE_BEFORE, NODE_SCOPE, NODE_REACH = range(4)
-"""An element of a list, and the rest of it; the scope of the operation that added it, and the scope of the fence
-before it, to which the element reaches."""
 OF_FENCES = -1
 """Reach of an element that is not a release, but a list of ``fence.sc`` before the operation."""
 
@@ -253,10 +236,7 @@ RAW_WORDS = 13
 
 # ---- a wgmma in flight: int64 words ----------------------------------------------------------------------------------
 
-PR_LIST, PR_GROUP, PR_A, PR_B, PR_KEEP, PR_TIME, PR_FRAGMENT = 0, 1, 2, 3, 4, 5, 8
-"""Its list, its group, descriptors, whether sums continue, the time of its issue for the checks, and the A fragments
-of four warps."""
-PRODUCT_WORDS, MOST_PRODUCTS = 8 + 4 * 4 * 16, 64
+MOST_PRODUCTS = 64
 
 # ---- the list of a wgmma instruction: int32 words --------------------------------------------------------------------
 
@@ -271,11 +251,6 @@ fragments, or -1; its own sets, and others that share registers with them, as bi
 
 # ---- a cp.async in flight, of one warp: int64 words ------------------------------------------------------------------
 
-COPY_MASK, COPY_WIDTH, COPY_NUMBER, COPY_INSTRUCTION, COPY_TRACED = range(5)
-COPY_GROUP, COPY_TARGET, COPY_SOURCE, COPY_SIZE = 8, 24, 56, 88
-"""Lanes, bytes of a copy, number of earlier copies, the instruction, whether the access is an event; for each lane
-its group (int32), target and source (int64), and bytes to read (int64)."""
-COPY_WORDS = 120
 MOST_COPIES = 256
 MANY_COPIES = 64
 """Number of a warp's entries from which landed copies are dropped."""

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 from warpsan.engine.layout import MOST_PATHS, MOST_SETS, OPERANDS, RECORD_WORDS, WARP
-from warpsan.engine.structs import NativeStruct, Ptr, i32, i64, inline
+from warpsan.engine.structs import Address, NativeStruct, Ptr, i32, i64, inline
 
-__all__ = ["BarrierState", "Block", "Mbarrier", "Path", "Record", "TransferEntry", "Warp"]
+__all__ = [
+    "BarrierState",
+    "Block",
+    "Mbarrier",
+    "Path",
+    "Product",
+    "Record",
+    "Release",
+    "ReleaseList",
+    "Row",
+    "RowCopy",
+    "ThreadCopy",
+    "TransferEntry",
+    "Warp",
+]
 
 MOST_WARPS = 32
 """Warps of a CTA."""
@@ -126,3 +140,71 @@ class TransferEntry(NativeStruct):
     state: i64  # WRITTEN_OUT and WAITED_FOR, as bits
     linear_cta: i64  # the linear index of its CTA plus one
     combine: i64  # bytes of an element << 16 | number of an operation + 1; 0: overwrite
+
+
+class ThreadCopy(NativeStruct):
+    """A cp.async in flight, of one warp."""
+
+    mask: i64
+    width: i64  # bytes of a copy
+    number: i64  # of earlier copies
+    pc: i64
+    traced: i64  # whether the access is an event
+    group: Ptr[i32] = inline(WARP)
+    target: Ptr[i64] = inline(WARP)
+    source: Ptr[i64] = inline(WARP)
+    bytes: Ptr[i64] = inline(WARP)  # to read
+
+
+class Product(NativeStruct):
+    """A wgmma in flight."""
+
+    words: Address  # its list
+    group: i64
+    a: i64  # the descriptors
+    b: i64
+    keep: i64  # whether sums continue
+    time: i64  # of its issue, for the checks
+    unused: Ptr[i64] = inline(2)  # fragments begin at a multiple of 64 bytes, and so do products
+    fragments: Ptr[i64] = inline(4 * 4 * 16)  # the A fragments of four warps
+
+
+class RowCopy(NativeStruct):
+    """A copy of a warp's row."""
+
+    times: Ptr[i64] = inline(1)  # of each warp of the grid
+
+
+class Release(NativeStruct):
+    """A release through global memory; the warp's vector follows ``linear_ctas``."""
+
+    time: i64
+    warp: i64  # in the cluster
+    row: RowCopy  # a copy of that warp's row; 0: empty
+    used: i64  # whether a list contains it
+    linear_ctas: Ptr[i64] = inline(1)  # the linear index of each CTA of the cluster
+
+
+class ReleaseList(NativeStruct):
+    """An element of a list of releases, and the rest of the list."""
+
+    item: Address  # a release; in lists of fences and observations, a list
+    before: ReleaseList
+    scope: i64  # of the operation that added it
+    reach: i64  # the scope of the fence before it; OF_FENCES: the item is a list of ``fence.sc`` before the operation
+
+
+class Row(NativeStruct):
+    """What comes before a warp in the grid."""
+
+    joined: i64  # the time at which the warp last joined a release
+    merged: i64  # ... and last merged the row of another warp
+    version: i64
+    snapshot: RowCopy  # its copy in the pool; 0: none since the last change
+    seen: ReleaseList  # releases that the warp has read since its last fence
+    fenced: Release  # its past at its last fence of GPU scope
+    near: Release  # ... and at the last narrower fence since then
+    reach: i64  # the scope of that fence
+    fences: ReleaseList  # the ``fence.sc`` of GPU scope before the warp
+    observed: ReleaseList  # lists of these that it has observed
+    fences_at: i64  # the time of the last change of the two

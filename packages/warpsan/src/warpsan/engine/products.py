@@ -34,14 +34,6 @@ from warpsan.engine.layout import (
     L_SET_A,
     L_SIGN,
     MOST_PRODUCTS,
-    PR_A,
-    PR_B,
-    PR_FRAGMENT,
-    PR_GROUP,
-    PR_KEEP,
-    PR_LIST,
-    PR_TIME,
-    PRODUCT_WORDS,
     READY,
     SCRATCH_A,
     SCRATCH_B,
@@ -50,7 +42,7 @@ from warpsan.engine.layout import (
     SCRATCH_RECORD,
     WGMMA_RULE,
 )
-from warpsan.engine.memory import Block, Path, Record, Warp
+from warpsan.engine.memory import Block, Path, Product, Record, Warp
 from warpsan.engine.suspects import broken_rule, current_instruction, suspect
 from warpsan.engine.words import call_operation, copy, fill, load32, load64, store64
 
@@ -126,36 +118,36 @@ def issue(context: Context, first: int, words: int) -> int:
     count = leader.product_count
     if count == MOST_PRODUCTS:
         return FULL
-    entry = context.products + 8 * PRODUCT_WORDS * (MOST_PRODUCTS * (first // 4) + count)
+    entry = context.products[MOST_PRODUCTS * (first // 4) + count]
     leader.product_count = count + 1
-    store64(entry + 8 * PR_LIST, words)
-    store64(entry + 8 * PR_GROUP, leader.product_groups)
+    entry.words = words
+    entry.group = leader.product_groups
     registers = context.registers + size * first
     in_shared = load32(words + 4 * L_A) >= 0
-    store64(entry + 8 * PR_B, load64(registers + load32(words + 4 * L_B)))
+    entry.b = load64(registers + load32(words + 4 * L_B))
     if in_shared:
-        store64(entry + 8 * PR_A, load64(registers + load32(words + 4 * L_A)))
+        entry.a = load64(registers + load32(words + 4 * L_A))
     scale = load32(words + 4 * L_SCALE)
     keep = load32(registers + (scale & ~3)) & 1
     for k in range(4):
         mine = registers + size * k
         differ = 1 if load32(mine + (scale & ~3)) != (-1 if keep else 0) else 0
         for lane in range(32):
-            if load64(mine + load32(words + 4 * L_B) + 8 * lane) != load64(entry + 8 * PR_B):
+            if load64(mine + load32(words + 4 * L_B) + 8 * lane) != entry.b:
                 differ = 1
-            if in_shared and load64(mine + load32(words + 4 * L_A) + 8 * lane) != load64(entry + 8 * PR_A):
+            if in_shared and load64(mine + load32(words + 4 * L_A) + 8 * lane) != entry.a:
                 differ = 1
         status = broken_rule(context, WGMMA_RULE) if differ else 0  # the first lane's count
         if status != 0:
             return status
         if in_shared == 0:
             for j in range(4):
-                target = entry + 8 * PR_FRAGMENT + 128 * (4 * k + j)
+                target = entry.fragments + 128 * (4 * k + j)
                 copy(target, mine + load32(words + 4 * (L_FRAGMENTS + j)), 128)
         status = begin_sums(context, first + k, mine, words)
         if status != 0:
             return status
-    store64(entry + 8 * PR_KEEP, keep ^ (1 if scale & 2 else 0))
+    entry.keep = keep ^ (1 if scale & 2 else 0)
     if context.checked != 0:
         status = announce(context, first, entry, words)
         if status != 0:
@@ -165,7 +157,7 @@ def issue(context: Context, first: int, words: int) -> int:
     return 0
 
 
-def announce(context: Context, first: int, entry: int, words: int) -> int:
+def announce(context: Context, first: int, entry: Product, words: int) -> int:
     """A warpgroup's product will read its operands from shared memory: each warp its quarter of A, and all of B.
     Returns a status.
 
@@ -173,10 +165,10 @@ def announce(context: Context, first: int, entry: int, words: int) -> int:
     """
     twin = warps_of_cluster(context) + first
     time = operation_time(context, twin)
-    store64(entry + 8 * PR_TIME, time)
+    entry.time = time
     cta, chunks = first // context.warp_count, context.scratch + SCRATCH_CHUNKS
     if load32(words + 4 * L_A) >= 0:
-        status = place_legal(context, cta, load64(entry + 8 * PR_A), 64, load32(words + 4 * L_MAJOR_A), chunks)
+        status = place_legal(context, cta, entry.a, 64, load32(words + 4 * L_MAJOR_A), chunks)
         if status != 0:
             return status
         for k in range(4):
@@ -184,7 +176,7 @@ def announce(context: Context, first: int, entry: int, words: int) -> int:
             if status != 0:
                 return status
     columns = load32(words + 4 * L_COLUMNS)
-    status = place_legal(context, cta, load64(entry + 8 * PR_B), columns, load32(words + 4 * L_MAJOR_B), chunks)
+    status = place_legal(context, cta, entry.b, columns, load32(words + 4 * L_MAJOR_B), chunks)
     if status != 0:
         return status
     return read_chunks(context, chunks, 2 * columns, cta, first, 4, twin, time)
@@ -198,17 +190,17 @@ def place_legal(context: Context, cta: int, descriptor: int, rows: int, k_major:
     return 0 if placed else broken_rule(context, WGMMA_RULE)
 
 
-def complete(context: Context, first: int, entry: int, words: int) -> None:
+def complete(context: Context, first: int, entry: Product, words: int) -> None:
     """A warpgroup has waited for a product, which no longer reads its operands."""
     cta, chunks = first // context.warp_count, context.scratch + SCRATCH_CHUNKS
     if load32(words + 4 * L_A) >= 0:
-        place_chunks(context, cta, load64(entry + 8 * PR_A), 64, load32(words + 4 * L_MAJOR_A), chunks)
+        place_chunks(context, cta, entry.a, 64, load32(words + 4 * L_MAJOR_A), chunks)
         reads_complete(context, chunks, 128, cta)
     columns = load32(words + 4 * L_COLUMNS)
-    place_chunks(context, cta, load64(entry + 8 * PR_B), columns, load32(words + 4 * L_MAJOR_B), chunks)
+    place_chunks(context, cta, entry.b, columns, load32(words + 4 * L_MAJOR_B), chunks)
     reads_complete(context, chunks, 2 * columns, cta)
     for k in range(4):
-        completed(context, first + k, warps_of_cluster(context) + first, load64(entry + 8 * PR_TIME))
+        completed(context, first + k, warps_of_cluster(context) + first, entry.time)
 
 
 def begin_sums(context: Context, number: int, registers: int, words: int) -> int:
@@ -262,13 +254,13 @@ def wait(context: Context, first: int, keep: int) -> int:
     leader = context.warps[first]
     count, groups = leader.product_count, leader.product_groups
     size = context.register_bytes
-    base = context.products + 8 * PRODUCT_WORDS * MOST_PRODUCTS * (first // 4)
+    base = MOST_PRODUCTS * (first // 4)
     left = 0
     for k in range(count):
-        entry = base + 8 * PRODUCT_WORDS * k
-        if load64(entry + 8 * PR_GROUP) >= groups - keep:
+        entry = context.products[base + k]
+        if entry.group >= groups - keep:
             if left != k:
-                copy(base + 8 * PRODUCT_WORDS * left, entry, 8 * PRODUCT_WORDS)
+                copy(context.products[base + left], entry, Product.byte_size)
             left += 1
             continue
         late = context.early == 0
@@ -276,7 +268,7 @@ def wait(context: Context, first: int, keep: int) -> int:
             status = land(context, first, entry)
             if status != 0:
                 return status
-        words = load64(entry + 8 * PR_LIST)
+        words = entry.words
         for warp in range(4):
             state = context.warps[first + warp]
             if end_use(state, load32(words + 4 * L_SET)) == 0 and late:
@@ -292,14 +284,14 @@ def wait(context: Context, first: int, keep: int) -> int:
     return 0
 
 
-def land(context: Context, first: int, entry: int) -> int:
+def land(context: Context, first: int, entry: Product) -> int:
     """Read the operands of a product and add it to the sums of four warps. Returns a status."""
-    words, scratch = load64(entry + 8 * PR_LIST), context.scratch
+    words, scratch = entry.words, context.scratch
     table, record = context.table, Record(scratch + SCRATCH_RECORD)
     cta = first // context.warp_count
     columns = load32(words + 4 * L_COLUMNS)
     chunks = scratch + SCRATCH_CHUNKS
-    placed = place_chunks(context, cta, load64(entry + 8 * PR_B), columns, load32(words + 4 * L_MAJOR_B), chunks)
+    placed = place_chunks(context, cta, entry.b, columns, load32(words + 4 * L_MAJOR_B), chunks)
     status = refused(context, placed)
     if status != 0:
         return status
@@ -308,7 +300,7 @@ def land(context: Context, first: int, entry: int) -> int:
     record.operands[2] = SCRATCH_B
     call_operation(table[load32(words + 4 * L_LOAD_B)], 0, record, -1, context)
     if load32(words + 4 * L_A) >= 0:
-        placed = place_chunks(context, cta, load64(entry + 8 * PR_A), 64, load32(words + 4 * L_MAJOR_A), chunks)
+        placed = place_chunks(context, cta, entry.a, 64, load32(words + 4 * L_MAJOR_A), chunks)
         status = refused(context, placed)
         if status != 0:
             return status
@@ -317,11 +309,11 @@ def land(context: Context, first: int, entry: int) -> int:
         record.operands[0] = 2
         record.operands[1] = 2 * 16 * 8 * warp
         record.operands[2] = SCRATCH_A
-        source = entry + 8 * PR_FRAGMENT + 512 * warp
+        source = entry.fragments + 512 * warp
         call_operation(table[load32(words + 4 * L_LOAD_A)], source, record, -1, context)
         record.operands[0] = columns // 8
         record.operands[1] = load32(words + 4 * L_HIDDEN)
-        record.operands[2] = load64(entry + 8 * PR_KEEP)
+        record.operands[2] = entry.keep
         record.operands[3] = load32(words + 4 * L_SIGN)
         call_operation(table[load32(words + 4 * L_PRODUCT)], registers, record, -1, context)
         if context.early != 0:

@@ -23,7 +23,7 @@ from warpsan.engine.decoded import Decoded
 from warpsan.engine.host import Host
 from warpsan.engine.layout import WARP
 from warpsan.engine.maps import tensor_maps
-from warpsan.engine.memory import BarrierState, Block, Mbarrier, TransferEntry, Warp
+from warpsan.engine.memory import BarrierState, Block, Mbarrier, Product, Row, ThreadCopy, TransferEntry, Warp
 from warpsan.engine.selection import Array
 from warpsan.engine.values import special_rows
 from warpsan.host.limits import REGISTER_FILE, registers_at_launch
@@ -173,7 +173,7 @@ class State:
             "unwaited": self._keep(self.counted.unwaited),
             "barriers": self._keep(np.zeros(BarrierState.byte_size * layout.BARRIER_COUNT * ctas, np.uint8)),
             "scratch": self._room(layout.SCRATCH_BYTES, poisoned=True),
-            "copies": self._room(8 * layout.COPY_WORDS * layout.MOST_COPIES * warps * ctas if copies else 0),
+            "copies": self._room(ThreadCopy.byte_size * layout.MOST_COPIES * warps * ctas if copies else 0),
             "order": ORDERS[setup.schedule],
             "seed": setup.seed << 20 & (1 << 62) - 1,
             "early": int(setup.async_mode == "early"),
@@ -224,7 +224,7 @@ class State:
             words |= {"captured": self._room(size), "captured_bytes": size}
         if "wgmma" in names:
             groups = -(-setup.geometry.warps * ctas // 4)
-            words["products"] = self._room(8 * layout.PRODUCT_WORDS * layout.MOST_PRODUCTS * groups)
+            words["products"] = self._room(Product.byte_size * layout.MOST_PRODUCTS * groups)
         return words
 
     def _counters(self) -> dict[str, int]:
@@ -377,7 +377,7 @@ class State:
             "chains": self._keep(np.zeros(granules, np.int64)),
             "grid_rows": self._keep(np.zeros(warps * everyone, np.int64)),
             "grid_warps": everyone,
-            "row_states": self._keep(np.zeros(layout.ROW_WORDS * warps, np.int64)),
+            "row_states": self._keep(np.zeros(Row.byte_size * warps, np.uint8)),
             "row_pairs": self._keep(np.zeros(2 * warps * warps, np.int64)),
             "pool": self._keep(np.zeros(_POOL, np.int64)),
             "pool_words": _POOL,

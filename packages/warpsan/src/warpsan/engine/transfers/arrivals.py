@@ -14,11 +14,6 @@ from warpsan.engine.layout import (
     ARRIVALS,
     ASYNC,
     AT_UNIT,
-    COPY_MASK,
-    COPY_NUMBER,
-    COPY_TARGET,
-    COPY_WIDTH,
-    COPY_WORDS,
     LANDED,
     MANY_COPIES,
     MBARRIER_RULE,
@@ -36,7 +31,7 @@ from warpsan.engine.mbarriers import (
     use_mbarrier,
     vectors_of,
 )
-from warpsan.engine.memory import Mbarrier, Record, TransferEntry
+from warpsan.engine.memory import Mbarrier, Record, ThreadCopy, TransferEntry
 from warpsan.engine.suspects import broken_rule, current_instruction, suspect
 from warpsan.engine.trace import next_serial
 from warpsan.engine.transfers.entries import lane_address, new_entry
@@ -105,18 +100,18 @@ def land_arrivals(context: Context, entry: TransferEntry) -> int:
     entry.kind = LANDED
     entry.mbarrier = Mbarrier(0)  # no bytes to count
     flying, late = state.copies_in_flight, context.early == 0
-    first = context.copies + 8 * COPY_WORDS * MOST_COPIES * warp
+    first = MOST_COPIES * warp
     for k in range(flying):
-        one = first + 8 * COPY_WORDS * k
-        here = load64(one + 8 * COPY_MASK)
-        due = here & lanes if load64(one + 8 * COPY_NUMBER) <= entry.offset else 0
+        one = context.copies[first + k]
+        here = one.mask
+        due = here & lanes if one.number <= entry.offset else 0
         for lane in range(32):
             if due >> lane & 1 and late:
-                land_copy(one, lane, load64(one + 8 * COPY_WIDTH))
+                land_copy(one, lane, one.width)
         if due != 0 and context.checked != 0:
             signalled(context, one, due, mbarrier)
-        store64(one + 8 * COPY_MASK, here & ~due)
-    drop_landed(state, first, MANY_COPIES)
+        one.mask = here & ~due
+    drop_landed(context, state, first, MANY_COPIES)
     many = popcount(lanes)
     current_instruction(context, entry.pc)
     status = broken_rule(context, MBARRIER_RULE) if many > mbarrier.pending else 0
@@ -124,13 +119,13 @@ def land_arrivals(context: Context, entry: TransferEntry) -> int:
     return status
 
 
-def signalled(context: Context, one: int, due: int, mbarrier: Mbarrier) -> None:
+def signalled(context: Context, one: ThreadCopy, due: int, mbarrier: Mbarrier) -> None:
     """Lanes' copies have landed, as an operation of an mbarrier."""
-    cta, width = context.current_state.cta, load64(one + 8 * COPY_WIDTH)
+    cta, width = context.current_state.cta, one.width
     shared = context.shared + cta * context.shared_stride
     places = context.scratch + SCRATCH_PLACES
     for lane in range(32):
-        store64(places + 8 * lane, load64(one + 8 * (COPY_TARGET + lane)) - shared)
+        store64(places + 8 * lane, one.target[lane] - shared)
     mark_flying(context, due, width, 0)
     actor = actor_of(context, mbarrier)
     time = operation_time(context, actor)

@@ -22,6 +22,7 @@ from warpsan.engine.layout import (
     SCRATCH_PLACES,
     SEVERAL,
 )
+from warpsan.engine.memory import Release, ReleaseList
 from warpsan.engine.structs import Ptr, i64
 from warpsan.engine.suspects import suspect
 from warpsan.engine.watch.prerequisites import access_in_time
@@ -84,13 +85,13 @@ def comes_after(context: Context, warp: int, cta: int, other: int, time: int) ->
     if context.grid_rows == 0:
         return 0
     warps = context.warp_count
-    row = row_of(context, warp) + 8 * warps * (cta - 1)
+    row = row_of(context, warp).at(warps * (cta - 1))
     if other != EVERY_WARP:
-        return time <= load64(row + 8 * other)
+        return time <= row[other]
     if context.cta_count > 1:  # their CTA is not kept
         return 0
     for k in range(warps):
-        if time > load64(row + 8 * k):
+        if time > row[k]:
             return 0
     return 1
 
@@ -314,10 +315,10 @@ def update_pieces(context: Context, mask: int, width: int, does: int, issuer: in
                     release = release_for(context, warp, does & RELEASES)
                     status = release if release < 64 else 0
                 if status == 0:
-                    before = chains[granule] if does & CONTINUES else 0
+                    before = ReleaseList(chains[granule] if does & CONTINUES else 0)
                     if context.global_scopes != 0:
                         before = morally_strong(context, warp, before, does >> SCOPE_SHIFT)
-                    status = continue_chain(context, warp, granule, release, before, does)
+                    status = continue_chain(context, warp, granule, Release(release), before, does)
                 if status != 0:
                     return status
             mark_scopes(context, granule, many, lane, does >> SCOPE_SHIFT)

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from warpsan.engine.context import Context
 from warpsan.engine.layout import (
-    COPY_INSTRUCTION,
-    COPY_SIZE,
-    COPY_SOURCE,
-    COPY_TARGET,
     FROM_GLOBAL,
     SCRATCH_FAULTS,
     SCRATCH_PLACES,
     SCRATCH_WIDTHS,
 )
-from warpsan.engine.memory import Record
+from warpsan.engine.memory import Record, ThreadCopy
 from warpsan.engine.structs import Ptr, u8
 from warpsan.engine.suspects import first_lane, note_undefined
 from warpsan.engine.watch.undefined_bytes import ITEM_WORDS, put_origin, store_lane, undefine
@@ -170,10 +166,10 @@ def bring_undefined(context: Context, cta: int, target: int, source: int, size: 
             put_origin(context, cta, at + k, many, pc + 1 | FROM_GLOBAL)
 
 
-def undefine_copies(context: Context, entry: int, cta: int, due: int) -> None:
+def undefine_copies(context: Context, entry: ThreadCopy, cta: int, due: int) -> None:
     """The copies of some lanes of an entry of cp.async have landed; as :func:`bring_undefined`."""
     for lane in range(32 if context.global_undefined != 0 else 0):
         if due >> lane & 1:
-            target, source = load64(entry + 8 * (COPY_TARGET + lane)), load64(entry + 8 * (COPY_SOURCE + lane))
-            size, pc = load64(entry + 8 * (COPY_SIZE + lane)), load64(entry + 8 * COPY_INSTRUCTION)
+            target, source = entry.target[lane], entry.source[lane]
+            size, pc = entry.bytes[lane], entry.pc
             bring_undefined(context, cta, target, source, size, pc)
