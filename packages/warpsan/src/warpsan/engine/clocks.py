@@ -18,6 +18,7 @@ from warpsan.engine.layout import (
 )
 from warpsan.engine.memory import Record
 from warpsan.engine.structs import Ptr, i64
+from warpsan.engine.tags import actor_of_tag, time_of_tag
 from warpsan.engine.words import copy, fill
 
 __all__ = [
@@ -114,10 +115,10 @@ def vector_of(context: Context, warp: int) -> Ptr[i64]:
 
 def comes_before(context: Context, warp: int, tag: int) -> int:
     """Whether the access of a tag of shared memory comes before a warp's next one."""
-    actor = tag & 0xFFFF
+    actor = actor_of_tag(tag)
     if actor == warp:
         return 1
-    return 1 if tag >> 16 <= vector_of(context, warp)[actor] else 0
+    return 1 if time_of_tag(tag) <= vector_of(context, warp)[actor] else 0
 
 
 def lanes_there(context: Context, present: int) -> int:

@@ -27,6 +27,7 @@ from warpsan.engine.layout import (
 )
 from warpsan.engine.pages import page_of, write_page
 from warpsan.engine.suspects import current_instruction, note_reached, note_unwritten, suspect
+from warpsan.engine.tags import actor_of_tag, shared_tag, time_of_tag
 from warpsan.engine.updates import page_updated
 from warpsan.engine.words import fill, load32, load64, store32, store64
 
@@ -188,8 +189,8 @@ def written_before(context: Context, cta: int, begin: int, end: int, first: int,
         for warp in range(first, first + warps):
             if comes_before(context, warp, tag) == 0:
                 bad = 1
-            actor = tag & 0xFFFF
-            if proxy and actor < generic and tag >> 16 > vector_of(context, warp)[columns + actor]:
+            actor = actor_of_tag(tag)
+            if proxy and actor < generic and time_of_tag(tag) > vector_of(context, warp)[columns + actor]:
                 bad = 1
         status = doubt(context, cta, k, RACE) if bad else 0
         if status != 0:
@@ -263,7 +264,7 @@ def copy_issued(context: Context, warp: int, cta: int, offset: int, size: int, a
             if status != 0:
                 return status
     time = operation_time(context, actor)
-    mark_copy(context, cta, offset, size, time << 16 | actor)
+    mark_copy(context, cta, offset, size, shared_tag(actor, time))
     touch_remote(context, warp, cta, actor, time)
     return time
 
@@ -317,7 +318,7 @@ def mark_copy(context: Context, cta: int, offset: int, size: int, tag: int) -> N
         place[0] |= ((1 << size) - 1) << (offset & 7)
     for page in range(offset >> PAGE_SHIFT, (offset + size - 1 >> PAGE_SHIFT) + 1):
         whole = offset <= page << PAGE_SHIFT and offset + size >= page + 1 << PAGE_SHIFT
-        write_page(context, cta, page, tag & 0xFFFF, tag >> 16)
+        write_page(context, cta, page, actor_of_tag(tag), time_of_tag(tag))
         context.page_tag[page_of(context, cta, page)] = tag if whole else 0
         if whole:
             context.page_full[page_of(context, cta, page)] = 1

@@ -37,6 +37,7 @@ from warpsan.engine.memory import Mbarrier, Record
 from warpsan.engine.recorded import is_recorded, record_shared
 from warpsan.engine.structs import Ptr, i64
 from warpsan.engine.suspects import broken_rule, current_instruction
+from warpsan.engine.tags import shared_tag
 from warpsan.engine.traffic import count_shared
 from warpsan.engine.watch import mark_written, write_shared
 from warpsan.engine.watch.releases import take_rows
@@ -148,7 +149,7 @@ def initialise(context: Context, entry: Mbarrier) -> int:
     status = write_shared(context, 1, EVERY_LANE, offset, offset, 8)
     state.cta = home
     touch_remote(context, warp, cta, warp, context.clocks[warp])
-    entry.tag = context.clocks[warp] << 16 | warp
+    entry.tag = shared_tag(warp, context.clocks[warp])
     mark_mbarrier(context, cta, offset)
     fill(vectors_of(context, entry, 0), 0, 32 * context.actors)
     return status

@@ -33,6 +33,7 @@ from warpsan.engine.mbarriers import (
 )
 from warpsan.engine.memory import Mbarrier, Record, ThreadCopy, TransferEntry
 from warpsan.engine.suspects import broken_rule, current_instruction, suspect
+from warpsan.engine.tags import shared_tag
 from warpsan.engine.trace import next_serial
 from warpsan.engine.transfers.entries import lane_address, new_entry
 from warpsan.engine.watch.shared_memory import mark_flying
@@ -132,7 +133,7 @@ def signalled(context: Context, one: ThreadCopy, due: int, mbarrier: Mbarrier) -
     for lane in range(32):
         if due >> lane & 1:
             offset = load64(places + 8 * lane)
-            mark_copy(context, cta, offset, width, time << 16 | actor)
+            mark_copy(context, cta, offset, width, shared_tag(actor, time))
             copy_came(context, cta, offset, width)
     undefine_copies(context, one, cta, due)
     far = is_far(context, context.current, mbarrier)

@@ -30,6 +30,7 @@ from warpsan.engine.mbarriers import actor_of, cta_alive, cta_of, mbarrier_at, o
 from warpsan.engine.memory import Mbarrier, Record, TransferEntry
 from warpsan.engine.recorded import is_recorded, record_lines, record_shared
 from warpsan.engine.suspects import broken_rule, current_instruction
+from warpsan.engine.tags import global_tag
 from warpsan.engine.trace import next_serial
 from warpsan.engine.traffic import count_shared
 from warpsan.engine.transfers.boxes import global_lines
@@ -259,7 +260,7 @@ def copy_tag(context: Context, mbarrier: Mbarrier) -> int:
     cta = context.cluster * context.cta_count + number // MOST_MBARRIERS
     linear = context.ctas[cta] + 1
     time = operation_time(context, actor_of(context, mbarrier))
-    return linear << 40 | time << 8 | OF_COPIES + number % MOST_MBARRIERS
+    return global_tag(linear, time, OF_COPIES + number % MOST_MBARRIERS)
 
 
 def announce_origin(context: Context, entry: TransferEntry) -> int:

@@ -14,6 +14,7 @@ from warpsan.engine.layout import (
     SCRATCH_PLACES,
 )
 from warpsan.engine.mbarriers import cta_of, offset_of
+from warpsan.engine.tags import actor_of_tag, shared_tag, time_of_tag
 from warpsan.engine.watch.shared_memory import read_followed, read_shared, update_shared, write_shared
 from warpsan.engine.words import copy, load64, store64
 
@@ -87,7 +88,7 @@ def note_partial_read(context: Context, lanes: int, there: int, width: int, cta:
     if there == EVERY_LANE:
         return
     warp = context.current
-    tag = context.clocks[warp] << 16 | warp
+    tag = shared_tag(warp, context.clocks[warp])
     met = context.vectors[(context.actors + 1) * warp]
     places = context.scratch + SCRATCH_PLACES
     shift, first = context.granule_shift, context.granules * cta
@@ -98,7 +99,7 @@ def note_partial_read(context: Context, lanes: int, there: int, width: int, cta:
             granule = load64(places + 8 * lane) >> shift
             for k in range(granule, granule + max(width >> shift, 1)):
                 before, after = tags[k], lanes_with(there, lane)
-                if before & 0xFFFF == warp and before >> 16 > met:
+                if actor_of_tag(before) == warp and time_of_tag(before) > met:
                     after = after & masks[k]
                 tags[k] = tag
                 masks[k] = after

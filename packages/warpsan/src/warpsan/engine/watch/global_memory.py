@@ -25,6 +25,7 @@ from warpsan.engine.layout import (
 from warpsan.engine.memory import Release, ReleaseList
 from warpsan.engine.structs import Ptr, i64
 from warpsan.engine.suspects import suspect
+from warpsan.engine.tags import cta_of_tag, global_tag, global_time, warp_of_tag
 from warpsan.engine.watch.prerequisites import access_in_time
 from warpsan.engine.watch.releases import continue_chain, morally_strong, observe, release_for, row_of
 from warpsan.engine.watch.scopes import keep_scope, relation_of, scope_at
@@ -43,11 +44,11 @@ __all__ = [
 ]
 
 
-def global_tag(context: Context) -> int:
+def own_tag(context: Context) -> int:
     """The tag of the current warp's access in global memory: its CTA, its time, and its number in the CTA."""
     warp = context.current
     time = context.clocks[warp]
-    return context.current_cta << 40 | time << 8 | warp % context.warp_count
+    return global_tag(context.current_cta, time, warp % context.warp_count)
 
 
 def conflicts(context: Context, tag: int, lane: int, there: int) -> int:
@@ -55,7 +56,7 @@ def conflicts(context: Context, tag: int, lane: int, there: int) -> int:
     lane: an unordered warp's access, or one of diverged lanes."""
     if tag == 0:
         return 0
-    cta, number, time = tag >> 40, tag & 0xFF, tag >> 8 & 0xFFFFFFFF
+    cta, number, time = cta_of_tag(tag), warp_of_tag(tag), global_time(tag)
     if cta == SEVERAL:
         return 1
     warp, place = context.current, of_cluster(context, cta)
@@ -98,15 +99,15 @@ def comes_after(context: Context, warp: int, cta: int, other: int, time: int) ->
 
 def both(context: Context, before: int) -> int:
     """The mark of the current warp's access and of an earlier one that is not ordered before it."""
-    mine = global_tag(context)
-    if before >> 40 == SEVERAL or of_cluster(context, before >> 40) == 0:
-        return SEVERAL << 40
-    return mine >> 40 << 40 | max(mine >> 8 & 0xFFFFFFFF, before >> 8 & 0xFFFFFFFF) << 8 | EVERY_WARP
+    mine = own_tag(context)
+    if cta_of_tag(before) == SEVERAL or of_cluster(context, cta_of_tag(before)) == 0:
+        return global_tag(SEVERAL, 0, 0)
+    return global_tag(cta_of_tag(mine), max(global_time(mine), global_time(before)), EVERY_WARP)
 
 
 def mark_strong(context: Context, marks: Ptr[i64], granule: int, many: int, lane: int) -> None:
     """Write the current warp's mark to granules; if the earlier mark is not ordered before it, one for both."""
-    mine = global_tag(context)
+    mine = own_tag(context)
     for k in range(granule, granule + many):
         before = marks[k]
         several = before != mine and conflicts(context, before, lane, EVERY_LANE)
@@ -123,9 +124,9 @@ def written_nearby(context: Context, begin: int, end: int) -> int:
         low = max(begin, page << GLOBAL_PAGE_SHIFT) >> shift
         high = (min(end, page + 1 << GLOBAL_PAGE_SHIFT) - 1 >> shift) + 1
         for k in range(low, high):
-            if of_cluster(context, writers[k] >> 40):
+            if of_cluster(context, cta_of_tag(writers[k])):
                 return 1
-            if strong != 0 and of_cluster(context, strong[k] >> 40):
+            if strong != 0 and of_cluster(context, cta_of_tag(strong[k])):
                 return 1
     return 0
 
@@ -170,7 +171,7 @@ def read_pieces(context: Context, mask: int, present: int, width: int, issuer: i
     there = lanes_there(context, present)
     mine = context.read_tag
     if mine == 0:
-        mine = global_tag(context)
+        mine = own_tag(context)
     warp = context.current
     met = context.vectors[(context.actors + 1) * warp]
     for number in range(32):
@@ -187,13 +188,13 @@ def read_pieces(context: Context, mask: int, present: int, width: int, issuer: i
                         return status
             place, masks = readers.at(offset >> READ_SHIFT), read_masks.at(offset >> READ_SHIFT)
             before = place[0]
-            if before >> 40 == mine >> 40 and before & 0xFF == mine & 0xFF:
-                lanes, time = masks[0], before >> 8 & 0xFFFFFFFF
+            if cta_of_tag(before) == cta_of_tag(mine) and warp_of_tag(before) == warp_of_tag(mine):
+                lanes, time = masks[0], global_time(before)
                 if time <= met or lanes_before(context, warp, lanes, time):
                     lanes = EVERY_LANE
                 place[0] = mine
                 masks[0] = lanes & lanes_with(there, lane)
-            elif before >> 40 != SEVERAL:
+            elif cta_of_tag(before) != SEVERAL:
                 # The identity of several readers is not kept, unless the earlier ones come first anyway.
                 place[0] = both(context, before) if conflicts(context, before, lane, EVERY_LANE) else mine
                 masks[0] = lanes_with(there, lane)
@@ -218,7 +219,7 @@ def write_pieces(context: Context, mask: int, present: int, width: int, issuer: 
     strong, pages = context.global_strong, context.global_pages
     watched, chains = context.global_watched, context.chains
     there = lanes_there(context, present)
-    mine = global_tag(context)
+    mine = own_tag(context)
     for number in range(32):
         if mask >> number & 1:
             offset, lane = load64(places + 8 * number), number if issuer < 0 else issuer
@@ -335,7 +336,7 @@ def too_narrow(context: Context, granule: int, many: int, lane: int, scope: int)
     for k in range(granule, granule + many):
         tag = marks[k]
         if conflicts(context, tag, lane, EVERY_LANE):
-            relation = relation_of(context, tag, of_cluster(context, tag >> 40))
+            relation = relation_of(context, tag, of_cluster(context, cta_of_tag(tag)))
             status = suspect(context, IN_GLOBAL, k, RACE) if relation > min(scope, scope_at(context, k)) else 0
             if status != 0:
                 return status

@@ -11,6 +11,7 @@ from warpsan.checks.orders import SAME_CLUSTER, SAME_CTA, SAME_GPU
 from warpsan.engine.clocks import first_of_cluster
 from warpsan.engine.context import Context
 from warpsan.engine.layout import EVERY_WARP, SEVERAL
+from warpsan.engine.tags import cta_of_tag, warp_of_tag
 
 __all__ = ["keep_scope", "relation_of", "relation_together", "scope_at"]
 
@@ -25,10 +26,10 @@ def relation_together(context: Context, one: int, other: int) -> int:
 def relation_of(context: Context, tag: int, near: int) -> int:
     """The relation of a mark's thread to the current warp's; ``near`` is the place of its CTA among the resident
     ones, plus one, or 0."""
-    cta = tag >> 40
+    cta = cta_of_tag(tag)
     if cta == SEVERAL or near == 0:
         return SAME_GPU
-    if tag & 0xFF == EVERY_WARP:  # their CTA is not kept
+    if warp_of_tag(tag) == EVERY_WARP:  # their CTA is not kept
         return relation_together(context, 0, context.cta_count - 1)
     return relation_together(context, near - 1, context.current_state.cta)
 

@@ -21,6 +21,7 @@ from warpsan.engine.layout import (
 from warpsan.engine.pages import page_written, write_page
 from warpsan.engine.structs import Ptr, u8
 from warpsan.engine.suspects import note_unwritten, suspect
+from warpsan.engine.tags import actor_of_tag, shared_tag, time_of_tag
 from warpsan.engine.updates import mark_updated, updates_before
 from warpsan.engine.words import load32, load64, store64
 
@@ -93,11 +94,13 @@ def writes_before(context: Context, mask: int, width: int, warp: int, cta: int, 
                 tag = writers[k]
                 if tag == fine:
                     continue
-                if tag >> 16 <= vector[tag & 0xFFFF]:
+                if time_of_tag(tag) <= vector[actor_of_tag(tag)]:
                     fine = tag
                     continue
                 lanes = masks[k]
-                if tag & 0xFFFF == warp and (lanes >> lane & 1 or lanes_before(context, warp, lanes, tag >> 16)):
+                if actor_of_tag(tag) == warp and (
+                    lanes >> lane & 1 or lanes_before(context, warp, lanes, time_of_tag(tag))
+                ):
                     continue
                 status = suspect(context, IN_SHARED, first + k, RACE)
                 if status != 0:
@@ -116,7 +119,7 @@ def partial_reads_before(context: Context, mask: int, width: int, warp: int, cta
             granule = load64(places + 8 * lane) >> shift
             for k in range(granule, granule + max(width >> shift, 1)):
                 tag = tags[k]
-                if tag >> 16 > met and tag & 0xFFFF == warp and masks[k] >> lane & 1 == 0:
+                if time_of_tag(tag) > met and actor_of_tag(tag) == warp and masks[k] >> lane & 1 == 0:
                     status = suspect(context, IN_SHARED, first + k, RACE)
                     if status != 0:
                         return status
@@ -244,7 +247,7 @@ def mark_written(context: Context, mask: int, there: int, width: int) -> None:
     warp = context.current
     cta = context.current_state.cta
     now = context.clocks[warp]
-    tag = now << 16 | warp
+    tag = shared_tag(warp, now)
     places = context.scratch + SCRATCH_PLACES
     shift = context.granule_shift
     many = max(width >> shift, 1)
