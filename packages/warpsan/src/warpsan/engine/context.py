@@ -44,7 +44,7 @@ class Context(NativeStruct):
     barriers: Ptr[BarrierState]
     scratch: Address  # working memory of operations
     current: i64  # the index of the warp that runs
-    current_state: Warp
+    current_warp: Warp
     current_shared: Address  # the shared memory of its CTA
     current_local: Address
     current_live: i64  # its lanes that have not exited

@@ -35,7 +35,7 @@ def count_unwaited(context: Context) -> None:
 
 def issue_copies(context: Context, entry: ThreadCopy) -> int:
     """Put a complete entry in flight, or execute it at once in the early mode. Returns a status."""
-    state = context.current_state
+    state = context.current_warp
     mask, width = entry.mask, entry.width
     early, number = context.early, context.copy_count + 1
     context.copy_count = number
@@ -89,7 +89,7 @@ def land_copy(entry: ThreadCopy, lane: int, width: int) -> None:
 
 def wait_for_copies(registers: int, record: Record, mask: int, context: Context) -> int:
     """The active lanes wait for all but their last groups, whose number the record has; -1: for all copies."""
-    state, keep = context.current_state, record.operands[0]
+    state, keep = context.current_warp, record.operands[0]
     flying = state.copies_in_flight
     first = MOST_COPIES * context.current
     late, checked = context.early == 0, context.checked

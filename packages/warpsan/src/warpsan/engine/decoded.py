@@ -103,20 +103,20 @@ def decode(
     numerics: str,
     ring: Ring | None = None,
     tracking: bool = False,
-    looks: bool = False,
+    track_unwritten_global: bool = False,
     traced: bool = False,
     provenance: bool = False,
     volatile_is_data: bool = False,
     version: float = 9.0,
     variables: Collection[str] = (),
     recorded: frozenset[int] = frozenset(),
-    letter: bool = False,
+    default_scope_is_cta: bool = False,
 ) -> Decoded:
     """Decode an entry. ``checked`` and ``counted`` add the records of the checks and the counters, ``tracking`` those
-    that follow undefined bytes of memory, ``looks`` those that detect reads of unwritten global memory, ``provenance``
-    those of that check, and ``traced`` those that record events (:mod:`.trace`). With ``volatile_is_data``, volatile
-    accesses are weak. ``recorded`` has the instructions, by their pc, whose accesses recorders collect. With
-    ``letter``, mbarrier instructions without a scope have the scope ``.cta``.
+    that follow undefined bytes of memory, ``track_unwritten_global`` those that detect reads of unwritten global
+    memory, ``provenance`` those of that check, and ``traced`` those that record events (:mod:`.trace`). With
+    ``volatile_is_data``, volatile accesses are weak. ``recorded`` has the instructions, by their pc, whose accesses
+    recorders collect. With ``default_scope_is_cta``, mbarrier instructions without a scope have the scope ``.cta``.
 
     ``target`` is the module's ``.target``, ``version`` its PTX version, ``variables`` the names with an address, and
     ``numerics`` as in :func:`warpsan.launch`. With a ring, floating-point instructions are the ring's.
@@ -129,15 +129,15 @@ def decode(
     asm = Assembler(entry, program, checked, counted, traced, target, numerics)
     if ring is not None:
         asm = RingAssembler(entry, program, checked, counted, traced, target, numerics, ring=ring)
-    asm.volatile_is_data, asm.version, asm.recorded, asm.letter = volatile_is_data, version, recorded, letter
-    asm.variables, asm.looks = variables, looks
+    asm.volatile_is_data, asm.version, asm.recorded, asm.variables = volatile_is_data, version, recorded, variables
+    asm.default_scope_is_cta, asm.track_unwritten_global = default_scope_is_cta, track_unwritten_global
     if provenance:
         asm.origins = pointer_origins(entry)
     predicates = asm.top if not program.files else _predicate_bytes(program)
     undefined = find_undefined(program, entry) if checked else Undefined({}, frozenset())
     if tracking and checked:
         asm.tracking, asm.regions = True, pure_regions(program, entry)
-        undefined = find_undefined(program, entry, asm.regions, looks=looks)
+        undefined = find_undefined(program, entry, asm.regions, track_unwritten_global=track_unwritten_global)
     meeting = meetings(asm, undefined)
     add_shadows(asm, undefined)
     polling = polling_loops(entry, program)

@@ -227,7 +227,7 @@ def _conflict(states: list[State]) -> bool:
 def _key(setup: Setup, *, traced: bool = False) -> _Key:
     """The inputs of a decoded program."""
     flags = (
-        *(bool(setup.checks), setup.counters, setup.tracking, setup.looks, traced),
+        *(bool(setup.checks), setup.counters, setup.tracking, setup.track_unwritten_global, traced),
         *("provenance" in setup.checks, setup.volatile == "data", "strict" in setup.checks),
     )
     return id(setup.program), flags, recorded_pcs(setup), setup.module.target, setup.numerics
@@ -255,14 +255,14 @@ def _decode(setup: Setup, *, traced: bool) -> Decoded:
                 numerics=setup.numerics,
                 ring=_ring(setup),
                 tracking=setup.tracking,
-                looks=setup.looks,
+                track_unwritten_global=setup.track_unwritten_global,
                 traced=traced,
                 provenance="provenance" in setup.checks,
                 volatile_is_data=setup.volatile == "data",
                 version=float(setup.module.version),
                 variables=setup.symbols.addresses.keys(),
                 recorded=recorded_pcs(setup),
-                letter="strict" in setup.checks,
+                default_scope_is_cta="strict" in setup.checks,
             )
         except NotNative as why:
             result = str(why)

@@ -63,7 +63,7 @@ def doubt(context: Context, cta: int, granule: int, status: int) -> int:
 
 
 def read_chunks(
-    context: Context, places: int, many: int, cta: int, first: int, warps: int, twin: int, time: int
+    context: Context, places: int, many: int, cta: int, first: int, warps: int, async_actor: int, time: int
 ) -> int:
     """An operation of ``warps`` warps from ``first`` on will read 16-byte chunks at these addresses. Returns a
     status."""
@@ -79,21 +79,21 @@ def read_chunks(
         if page != last:
             last = page
             closely = needs_look(context, cta, page, first, warps)
-        status = read_chunk(context, cta, offset, first, warps, twin, time, closely, 0)
+        status = read_chunk(context, cta, offset, first, warps, async_actor, time, closely, 0)
         if status != 0:
             return status
     return 0
 
 
 def read_range(
-    context: Context, cta: int, offset: int, size: int, warp: int, twin: int, time: int, all_out: int
+    context: Context, cta: int, offset: int, size: int, warp: int, async_actor: int, time: int, all_out: int
 ) -> int:
     """An operation of a warp will read a range of whole chunks; ``all_out`` is whether it writes all of it to global
     memory. Returns a status."""
     for chunk in range(size // _CHUNK):
         place = offset + _CHUNK * chunk
         closely = needs_look(context, cta, place >> PAGE_SHIFT, warp, 1)
-        status = read_chunk(context, cta, place, warp, 1, twin, time, closely, all_out)
+        status = read_chunk(context, cta, place, warp, 1, async_actor, time, closely, all_out)
         if status != 0:
             return status
     return 0
@@ -118,7 +118,15 @@ def needs_look(context: Context, cta: int, page: int, first: int, warps: int) ->
 
 
 def read_chunk(
-    context: Context, cta: int, offset: int, first: int, warps: int, twin: int, time: int, closely: int, all_out: int
+    context: Context,
+    cta: int,
+    offset: int,
+    first: int,
+    warps: int,
+    async_actor: int,
+    time: int,
+    closely: int,
+    all_out: int,
 ) -> int:
     """An operation will read one chunk; ``all_out`` as in :func:`read_range`. Returns a status."""
     shift = context.granule_shift
@@ -142,12 +150,12 @@ def read_chunk(
             status = read_undefined_chunk(context, cta, offset, all_out)
             if status != 0:
                 return status
-    plane = context.planes * cta + twin
+    plane = context.planes * cta + async_actor
     readers = context.readers.at(context.granules * plane)
     for k in range(granule, granule + many):
         readers[k] = time
         store32(flying + 4 * k, load32(flying + 4 * k) + READ_IN_FLIGHT)
-    context.last_read[twin] = time
+    context.last_read[async_actor] = time
     context.page_read[page_of(context, cta, offset >> PAGE_SHIFT)] = time
     reading = context.page_reading.at(page_of(context, cta, offset >> PAGE_SHIFT))
     reading[0] = reading[0] + 1

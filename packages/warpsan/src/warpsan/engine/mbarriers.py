@@ -62,7 +62,7 @@ __all__ = [
     "mbarrier_instruction",
     "offset_of",
     "pass_on",
-    "settle",
+    "try_complete_phase",
     "use_mbarrier",
     "vectors_of",
 ]
@@ -73,7 +73,7 @@ _MOST = (1 << 20) - 1
 
 def cta_of(context: Context, address: int) -> int:
     """The CTA whose shared memory contains an address of shared::cluster; -1 if there is none."""
-    rank, own = address >> RANK_SHIFT, context.current_state.cta
+    rank, own = address >> RANK_SHIFT, context.current_warp.cta
     if rank == 0:
         return own
     if rank < 0 or rank > context.cluster_size:
@@ -142,7 +142,7 @@ def use_mbarrier(context: Context, entry: Mbarrier) -> int:
 def initialise(context: Context, entry: Mbarrier) -> int:
     """The current warp writes an mbarrier, which from now on only mbarrier instructions may touch. Returns a status."""
     offset, cta = entry.offset, entry.cta
-    state, warp = context.current_state, context.current
+    state, warp = context.current_warp, context.current
     home = state.cta
     store64(context.scratch + SCRATCH_PLACES, offset)
     state.cta = cta  # treat the warp as one of that CTA during the check
@@ -290,7 +290,7 @@ def count_arrivals(context: Context, entry: Mbarrier, total: int) -> None:
         here = min(total, entry.pending)
         entry.pending -= here
         total -= here
-        if settle(context, entry) == 0:
+        if try_complete_phase(context, entry) == 0:
             break  # more arrivals than the phase can take
 
 
@@ -341,7 +341,7 @@ def end_mbarrier(registers: int, record: Record, mask: int, context: Context) ->
         entry.offset = -1
         if context.checked != 0:
             unmark_mbarrier(context, cta, offset)
-            state = context.current_state
+            state = context.current_warp
             home = state.cta
             store64(context.scratch + SCRATCH_PLACES, offset)
             state.cta = cta
@@ -362,11 +362,11 @@ def bytes_counted(context: Context, entry: Mbarrier) -> int:
     short = left < 0 and entry.pending == 0
     entry.pending_bytes = 0 if short else left
     status = broken_rule(context, MBARRIER_RULE) if short or left < -_MOST else 0
-    settle(context, entry)
+    try_complete_phase(context, entry)
     return status
 
 
-def settle(context: Context, entry: Mbarrier) -> int:
+def try_complete_phase(context: Context, entry: Mbarrier) -> int:
     """End a complete phase, and release the lanes that wait for it. Returns whether there was one. After all threads
     have dropped out, the phase that ends is the last."""
     if entry.pending != 0 or entry.pending_bytes != 0 or entry.valid == SPENT:

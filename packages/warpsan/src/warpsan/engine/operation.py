@@ -152,7 +152,7 @@ class OperationCode:
 
     def state(self, name: str) -> Any:
         """A pointer to a field of the current warp's state."""
-        return self.at(self.pointer("current_state"), WORD64(Warp.offset_of(name)))
+        return self.at(self.pointer("current_warp"), WORD64(Warp.offset_of(name)))
 
     def call(self, function: Callable[..., int], *arguments: Any) -> Any:
         """Call a translated function of 64-bit integers; its result."""

@@ -12,7 +12,7 @@ from warpsan.engine.layout import (
 from warpsan.engine.memory import Path, Warp
 from warpsan.engine.words import copy
 
-__all__ = ["add_part", "lowest_other", "lowest_parked", "lowest_ready", "polls", "ready_elsewhere", "take"]
+__all__ = ["add_part", "lowest_other", "lowest_parked", "lowest_ready", "polls", "pop_lanes", "ready_elsewhere"]
 
 
 def lowest_ready(state: Warp) -> int:
@@ -64,7 +64,7 @@ def ready_elsewhere(context: Context, state: Warp) -> int:
     return 0
 
 
-def take(state: Warp, block: int) -> int:
+def pop_lanes(state: Warp, block: int) -> int:
     """Remove the lanes that are ready for a block or parked there. Returns the lanes."""
     mask = 0
     left = 0

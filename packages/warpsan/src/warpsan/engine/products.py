@@ -84,13 +84,13 @@ def waiting_part(context: Context, number: int, block: Block) -> Path:
 
 def commit_products(registers: int, record: Record, mask: int, context: Context) -> int:
     """``wgmma.commit_group``, of each warp separately."""
-    context.current_state.product_groups += 1
+    context.current_warp.product_groups += 1
     return 0
 
 
 def fence_products(registers: int, record: Record, mask: int, context: Context) -> int:
     """``wgmma.fence``, of each warp separately: products may use its registers again."""
-    state = context.current_state
+    state = context.current_warp
     state.fenced = 1
     state.touched_sets = 0
     return 0
@@ -103,7 +103,7 @@ def _bits(low: int, high: int) -> int:
 
 def look_at_registers(registers: int, record: Record, mask: int, context: Context) -> int:
     """Registers of these sets (operands 0 and 1, as bits) are used: no product in flight may use them."""
-    state, sets = context.current_state, _bits(record.operands[0], record.operands[1])
+    state, sets = context.current_warp, _bits(record.operands[0], record.operands[1])
     state.touched_sets |= sets
     if state.busy_sets & sets:
         context.current_record = record
@@ -163,8 +163,8 @@ def announce(context: Context, first: int, entry: Product, words: int) -> int:
 
     All reads are marked for the first warp: a wait of one warp is a wait of all four.
     """
-    twin = warps_of_cluster(context) + first
-    time = operation_time(context, twin)
+    async_actor = warps_of_cluster(context) + first
+    time = operation_time(context, async_actor)
     entry.time = time
     cta, chunks = first // context.warp_count, context.scratch + SCRATCH_CHUNKS
     if load32(words + 4 * L_A) >= 0:
@@ -172,14 +172,14 @@ def announce(context: Context, first: int, entry: Product, words: int) -> int:
         if status != 0:
             return status
         for k in range(4):
-            status = read_chunks(context, chunks + 8 * 32 * k, 32, cta, first + k, 1, twin, time)
+            status = read_chunks(context, chunks + 8 * 32 * k, 32, cta, first + k, 1, async_actor, time)
             if status != 0:
                 return status
     columns = load32(words + 4 * L_COLUMNS)
     status = place_legal(context, cta, entry.b, columns, load32(words + 4 * L_MAJOR_B), chunks)
     if status != 0:
         return status
-    return read_chunks(context, chunks, 2 * columns, cta, first, 4, twin, time)
+    return read_chunks(context, chunks, 2 * columns, cta, first, 4, async_actor, time)
 
 
 def place_legal(context: Context, cta: int, descriptor: int, rows: int, k_major: int, out: int) -> int:

@@ -14,7 +14,7 @@ from warpsan.engine import layout
 from warpsan.engine.assembler import NotNative
 from warpsan.engine.communication import ctas_together, orders_blocks
 from warpsan.engine.engine import NativeCode
-from warpsan.engine.parts import lowest_ready, take
+from warpsan.engine.parts import lowest_ready, pop_lanes
 from warpsan.engine.replay import replay
 from warpsan.engine.selection import Array
 from warpsan.engine.state import State
@@ -294,7 +294,7 @@ def _still_polling(setup: Setup, state: State) -> tuple[int, int, Instruction] |
         warp = state.context.warps[number]
         block = lowest_ready(warp)
         if block in endless:
-            return number, take(warp, block), endless[block]
+            return number, pop_lanes(warp, block), endless[block]
     return None
 
 

@@ -41,7 +41,7 @@ from warpsan.engine.layout import (
     TRAP,
 )
 from warpsan.engine.memory import Block, Warp
-from warpsan.engine.parts import add_part, lowest_other, lowest_parked, lowest_ready, polls, ready_elsewhere, take
+from warpsan.engine.parts import add_part, lowest_other, lowest_parked, lowest_ready, polls, pop_lanes, ready_elsewhere
 from warpsan.engine.products import meet
 from warpsan.engine.reset import draw, reset_cluster
 from warpsan.engine.trace import begin_trace, end_trace, trace_exit, trace_trap
@@ -182,7 +182,7 @@ def force_parked(context: Context) -> int:
     for number in range(warps):
         state = context.warps[number]
         if lowest_parked(state) == low and lowest_ready(state) < 0:
-            add_part(state, low, take(state, low), READY)
+            add_part(state, low, pop_lanes(state, low), READY)
             context.forced = low + 1
             status = run_warp(context, state, number, 1)
             context.forced = 0
@@ -197,7 +197,7 @@ def run_warp(context: Context, state: Warp, number: int, quantum: int) -> int:
     cta = state.cta
     context.current = number
     context.current_cta = state.linear_cta + 1
-    context.current_state = state
+    context.current_warp = state
     context.current_live = state.live
     context.current_shared = context.shared + cta * context.shared_stride
     local = context.local + 32 * number * context.local_stride
@@ -222,7 +222,7 @@ def run_warp(context: Context, state: Warp, number: int, quantum: int) -> int:
                     at = other
                 elif polled > _POLLS:
                     return 0
-        mask = take(state, at)
+        mask = pop_lanes(state, at)
         block = blocks[at]
         if block.collective != 0 and context.forced != at + 1:
             met = together(state, registers, block, mask)

@@ -191,7 +191,7 @@ class State:
             words |= self._counters()
         if setup.checks:
             words |= self._shadows()
-        if setup.looks and self.space.undefined is not None:
+        if setup.track_unwritten_global and self.space.undefined is not None:
             words |= {"global_undefined": int(self.space.undefined.ctypes.data)}
         for first, dims in (
             ("grid", geometry.grid),

@@ -230,7 +230,7 @@ def add_fault(
     store64(row + 8 * FA_KIND, kind)
     store64(row + 8 * FA_SPACE, space)
     store64(row + 8 * FA_WARP, context.current)
-    store64(row + 8 * FA_LINEAR, context.current_state.linear_cta)
+    store64(row + 8 * FA_LINEAR, context.current_warp.linear_cta)
     store64(row + 8 * FA_MASK, mask)
     store64(row + 8 * FA_WIDTH, width)
     store64(row + 8 * FA_ORIGIN, origin)

@@ -115,7 +115,7 @@ def end_trace(context: Context) -> None:
 
 def new_event(context: Context, kind: int, words: int, mask: int, place: int) -> int:
     """The address of an event of the current warp, after the arrivals of its CTA; 0 if there is no space."""
-    state = context.current_state
+    state = context.current_warp
     write_arrivals(context, state.cta)
     event = event_at(room_for_event(context, words), context, kind, words, mask, place)
     if event != 0:
@@ -142,7 +142,7 @@ def trace_arrival(context: Context, mask: int, block: int, name: int, threads: i
     """Lanes arrive at a barrier, by the end of a block; ``aside`` is whether the arrival may be deferred."""
     if context.trace == 0:
         return
-    state = context.current_state
+    state = context.current_warp
     rows, event = arrivals_aside(context, state.cta), 0
     if context.deferred_arrivals == 0 or is_whole(context, state, mask) == 0:
         aside = 0
@@ -186,7 +186,7 @@ def trace_landing(context: Context, mask: int, number: int) -> None:
 def trace_meeting(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes have converged; operands are the pc and the row of the member masks. After a phase of a barrier that the
     warp has left, this orders nothing new."""
-    state = context.current_state
+    state = context.current_warp
     phase = state.last_phase
     event = new_event(context, TRACE_MEETING, EVENT_WORDS + 32, mask, record.operands[0])
     row = registers + record.operands[1]
@@ -259,7 +259,7 @@ def trace_advance(context: Context, serial: int) -> None:
 def trace_registers(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes use registers of these sets (operands 0 and 1, as bits); operand 2 is the pc. Only the first use since
     the last fence counts, and only with products in flight that use them."""
-    state = context.current_state
+    state = context.current_warp
     sets = record.operands[0] & 0xFFFFFFFF | record.operands[1] << 32
     touched = state.touched_sets
     if state.busy_sets & sets or touched & sets != sets:
@@ -303,7 +303,7 @@ def watched(context: Context, mask: int, space: int, width: int, orders: int) ->
 def polls_again(context: Context, mask: int, pc: int) -> int:
     """Whether a strong read of the places in the scratch is already the warp's last event, without a write or an
     update since: the read changes nothing for the warp."""
-    begin = context.current_state.last_event - 1
+    begin = context.current_warp.last_event - 1
     if begin < 0 or begin < context.traced_write:
         return 0
     event = context.trace + 8 * begin

@@ -35,7 +35,7 @@ def updates_before(context: Context, mask: int, low: int, high: int, width: int)
     """Whether all updates of the places in the scratch come before the current warp's plain access. Returns a
     status."""
     warp = context.current
-    cta = context.current_state.cta
+    cta = context.current_warp.cta
     floor = context.floors[warp]
     if page_updated(context, cta, low, high + width - 1, floor) == 0:
         return 0
@@ -59,7 +59,7 @@ def updates_before(context: Context, mask: int, low: int, high: int, width: int)
 def mark_updated(context: Context, mask: int, width: int) -> None:
     """The current warp updates the places in the scratch."""
     warp = context.current
-    cta = context.current_state.cta
+    cta = context.current_warp.cta
     now = context.clocks[warp]
     places = context.scratch + SCRATCH_PLACES
     shift, granules = context.granule_shift, context.granules

@@ -69,7 +69,7 @@ def wait_for_phase(context: Context, registers: int, block: Block, part: Path) -
         return APART
     row, offset = block.end_a, block.end_b
     mbarrier_instruction(context, registers, row, offset, mask, block.end_pc)
-    state = context.current_state
+    state = context.current_warp
     now, asked = entry.phase, wanted(registers, block, first)
     if block.end_token == 0:  # a parity: the present phase, or the one before
         asked = now if asked == (now & 1) else now - 1
@@ -109,7 +109,7 @@ def others_go_on(context: Context, mask: int) -> int:
     together: a wait for a copy, or for lanes that wait for one, is long in the late mode, in any order.
     """
     apart = 0
-    state = context.current_state
+    state = context.current_warp
     for k in range(state.path_count):
         part = state.paths[k]
         if part.mask & mask == 0 and part.status != PARKED:

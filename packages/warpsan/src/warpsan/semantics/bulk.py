@@ -176,7 +176,7 @@ def take_order(asm: Assembler, instruction: Instruction, mods: Mods, orders: tup
         mods.choice(orders, default="")
     mods.choice(("cta", "cluster"), default="")
     order = arrival_order(instruction)
-    level = SAME_CLUSTER if order.implied and not asm.letter else order.level
+    level = SAME_CLUSTER if order.implied and not asm.default_scope_is_cta else order.level
     return level + 1 if order.release else -(level + 1)
 
 

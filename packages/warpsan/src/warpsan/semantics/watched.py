@@ -95,7 +95,11 @@ def watch_access(
     place = Place(space, row, bits, offset, width, lanes, lengths)
     if asm.checked:
         keep_in_buffer(asm, instruction, space, row, bits, offset, width)
-        followed = asm.tracking and does == "load" and follows_load(instruction, looks=asm.looks)
+        followed = (
+            asm.tracking
+            and does == "load"
+            and follows_load(instruction, track_unwritten_global=asm.track_unwritten_global)
+        )
         _check(asm, instruction, place, "load.followed" if followed else does, strong)
     if asm.counted:
         _count(asm, place, does, instruction.pc)
@@ -259,7 +263,9 @@ def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, st
     width, copies = place.width, instruction.opcode == "cp"
     constant = instruction.opcode == "ld" and "nc" in instruction.mods
     # Whether a product uses all of its operands is unknown.
-    looks = asm.looks and does in _UNDEFINED and not (instruction.opcode == "wmma" and does == "load")
+    track_unwritten_global = (
+        asm.track_unwritten_global and does in _UNDEFINED and not (instruction.opcode == "wmma" and does == "load")
+    )
     shift = granule_of(asm.entry, ("shared",)).bit_length() - 1
 
     def check(present: Any, code: OperationCode, space: str, places: Lanes) -> Any:
@@ -271,7 +277,7 @@ def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, st
             else:
                 function = watch.read_constant if constant else _GLOBAL[does]
                 status = code.call(function, context, mask, present, WORD64(width))
-            if not looks:
+            if not track_unwritten_global:
                 return status
             with b.if_then(b.icmp_signed("!=", status, WORD64(layout.DONE)), likely=False):
                 b.ret(status)
@@ -300,7 +306,7 @@ def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, st
         b.store(b.ptrtoint(code.record, WORD64), code.field("current_record"))
         place.in_space(code, place.put(code), partial(check, present))
 
-    kind = f"{'.copy' * copies}{'.nc' * constant}{'.strong' * (strong >= 0)}{'.undefined' * looks}"
+    kind = f"{'.copy' * copies}{'.nc' * constant}{'.strong' * (strong >= 0)}{'.undefined' * track_unwritten_global}"
     asm.record(NativeOperation(f"watch.{does}{kind}.{shift}.{place.name}", build), [*place.operands, strong])
 
 

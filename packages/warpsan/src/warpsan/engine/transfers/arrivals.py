@@ -97,7 +97,7 @@ def land_arrivals(context: Context, entry: TransferEntry) -> int:
     warp, lanes, mbarrier = entry.warp, entry.data[0], entry.mbarrier
     state = context.warps[warp]
     context.current = warp
-    context.current_state = state
+    context.current_warp = state
     entry.kind = LANDED
     entry.mbarrier = Mbarrier(0)  # no bytes to count
     flying, late = state.copies_in_flight, context.early == 0
@@ -122,7 +122,7 @@ def land_arrivals(context: Context, entry: TransferEntry) -> int:
 
 def signalled(context: Context, one: ThreadCopy, due: int, mbarrier: Mbarrier) -> None:
     """Lanes' copies have landed, as an operation of an mbarrier."""
-    cta, width = context.current_state.cta, one.width
+    cta, width = context.current_warp.cta, one.width
     shared = context.shared + cta * context.shared_stride
     places = context.scratch + SCRATCH_PLACES
     for lane in range(32):

@@ -191,7 +191,7 @@ def bytes_entry(registers: int, record: Record, lane: int, context: Context, kin
     entry.tensor_map = 0
     entry.coordinates[0] = begin
     if kind == WITHIN:
-        entry.coordinates[1] = context.current_state.cta
+        entry.coordinates[1] = context.current_warp.cta
     return place
 
 

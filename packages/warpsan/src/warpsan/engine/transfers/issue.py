@@ -131,7 +131,7 @@ def multicast(context: Context, model: TransferEntry, ranks: int) -> int:
     model.kind = LANDED
     offset = entry.mbarrier.offset
     reads = 1
-    first = first_of_cluster(context, context.current_state.cta)
+    first = first_of_cluster(context, context.current_warp.cta)
     for rank in range(context.cluster_size):
         if ranks >> rank & 1 == 0:
             continue
@@ -266,8 +266,8 @@ def copy_tag(context: Context, mbarrier: Mbarrier) -> int:
 def announce_origin(context: Context, entry: TransferEntry) -> int:
     """Checks the shared memory that a copy within the cluster reads, at its issue. Returns a status."""
     warp = entry.warp
-    twin = warps_of_cluster(context) + warp
-    time = operation_time(context, twin)
+    async_actor = warps_of_cluster(context) + warp
+    time = operation_time(context, async_actor)
     entry.coordinates[2] = time
     origin, size = entry.coordinates[0], entry.bytes
-    return read_range(context, entry.coordinates[1], origin, size, warp, twin, time, 0)
+    return read_range(context, entry.coordinates[1], origin, size, warp, async_actor, time, 0)

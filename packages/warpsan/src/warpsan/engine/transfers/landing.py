@@ -58,15 +58,15 @@ def begin_transfer(context: Context, entry: TransferEntry) -> int:
 
 def begin_store(context: Context, entry: TransferEntry, lane: int) -> int:
     """A store joins the current bulk group of its lane, and reads shared memory from now on. Returns a status."""
-    groups = context.current_state.bulk_groups
+    groups = context.current_warp.bulk_groups
     entry.group = load32(groups + 4 * lane)
     if context.checked != 0:
         warp, cta = entry.warp, entry.cta
-        twin = warps_of_cluster(context) + warp
-        time = operation_time(context, twin)
+        async_actor = warps_of_cluster(context) + warp
+        time = operation_time(context, async_actor)
         entry.time = time
         offset, size = entry.offset, entry.bytes
-        status = read_range(context, cta, offset, size, warp, twin, time, entry.tensor_map == 0)
+        status = read_range(context, cta, offset, size, warp, async_actor, time, entry.tensor_map == 0)
         if status != 0:
             return status
     return write_out(context, entry) if context.early != 0 else 0
@@ -115,7 +115,7 @@ def write_captured(context: Context) -> int:
 
 def commit_transfers(registers: int, record: Record, mask: int, context: Context) -> int:
     """``cp.async.bulk.commit_group``: close the current bulk group of each lane."""
-    state = context.current_state
+    state = context.current_warp
     groups = state.bulk_groups
     for lane in range(32):
         if mask >> lane & 1:
@@ -127,7 +127,7 @@ def wait_for_transfers(registers: int, record: Record, mask: int, context: Conte
     """``cp.async.bulk.wait_group``: complete the stores of the active lanes but those of their last groups, whose
     number is operand 0; or only their reading, by operand 1. Returns a status."""
     keep, reads_only = record.operands[0], record.operands[1]
-    warp, current = context.current, context.current_state
+    warp, current = context.current, context.current_warp
     groups = current.bulk_groups
     for k in range(context.transfer_first, context.transfer_count):
         entry = context.transfers[k]
@@ -282,8 +282,8 @@ def origin_read(context: Context, entry: TransferEntry) -> int:
             return status
     if context.checked != 0:
         reads_range_complete(context, cta, entry.coordinates[0], entry.bytes)
-        twin, mbarrier = warps_of_cluster(context) + entry.warp, entry.mbarrier
-        place = vectors_of(context, mbarrier, is_far(context, entry.warp, mbarrier)).at(twin)
+        async_actor, mbarrier = warps_of_cluster(context) + entry.warp, entry.mbarrier
+        place = vectors_of(context, mbarrier, is_far(context, entry.warp, mbarrier)).at(async_actor)
         place[0] = max(place[0], entry.coordinates[2])
     return 0
 
@@ -301,7 +301,7 @@ def combine_words(context: Context, entry: TransferEntry) -> int:
     entry.kind = LANDED
     if context.checked != 0:
         context.current = warp
-        context.current_state = context.warps[warp]
+        context.current_warp = context.warps[warp]
         current_instruction(context, entry.pc)
         place = context.scratch + SCRATCH_PLACES + 8 * lane
         width = min(size, 16)

@@ -26,7 +26,7 @@ READS, WRITES, UPDATES, FOLLOWED = 1, 2, 3, 4
 
 def watch_cluster(context: Context, mask: int, present: int, width: int, does: int) -> int:
     """Lanes read, write or update at addresses of shared::cluster in the scratch. Returns a status."""
-    scratch, state = context.scratch, context.current_state
+    scratch, state = context.scratch, context.current_warp
     places, addresses = scratch + SCRATCH_PLACES, scratch
     copy(addresses, places, 8 * 32)
     home = state.cta

@@ -31,7 +31,7 @@ def relation_of(context: Context, tag: int, near: int) -> int:
         return SAME_GPU
     if warp_of_tag(tag) == EVERY_WARP:  # their CTA is not kept
         return relation_together(context, 0, context.cta_count - 1)
-    return relation_together(context, near - 1, context.current_state.cta)
+    return relation_together(context, near - 1, context.current_warp.cta)
 
 
 def scope_at(context: Context, granule: int) -> int:

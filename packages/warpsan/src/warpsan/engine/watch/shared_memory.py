@@ -41,7 +41,7 @@ def read_shared(context: Context, mask: int, low: int, high: int, width: int) ->
 
     The calling operation marks the granules that are read.
     """
-    cta = context.current_state.cta
+    cta = context.current_warp.cta
     full = context.page_full.at(context.pages * cta)
     for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
         if full[page] == 0:
@@ -55,7 +55,7 @@ def read_shared(context: Context, mask: int, low: int, high: int, width: int) ->
 def read_followed(context: Context, mask: int, low: int, high: int, width: int) -> int:
     """Lanes read bytes that may be unwritten: undefined bytes are tracked. Otherwise as :func:`read_shared`."""
     warp = context.current
-    cta = context.current_state.cta
+    cta = context.current_warp.cta
     now = context.clocks[warp]
     first = 8 * context.pages * cta
     read, flying = context.page_read + first, context.page_flying + first
@@ -175,7 +175,7 @@ def write_shared(context: Context, mask: int, present: int, low: int, high: int,
 
 def update_shared(context: Context, mask: int, present: int, low: int, high: int, width: int) -> int:
     """Lanes update shared memory atomically; as :func:`read_shared`."""
-    cta = context.current_state.cta
+    cta = context.current_warp.cta
     status = may_write(context, mask, present, low, high, width)
     if status == 0:
         status = defined(context, mask, width, cta, low, high)
@@ -192,7 +192,7 @@ def update_shared(context: Context, mask: int, present: int, low: int, high: int
 def may_write(context: Context, mask: int, present: int, low: int, high: int, width: int) -> int:
     """Whether the writes come after all other accesses. Returns a status."""
     warp = context.current
-    cta = context.current_state.cta
+    cta = context.current_warp.cta
     floor = context.floors[warp]
     first = 8 * context.pages * cta
     read = context.page_read + first
@@ -245,7 +245,7 @@ def reads_before(context: Context, mask: int, width: int, warp: int, cta: int) -
 def mark_written(context: Context, mask: int, there: int, width: int) -> None:
     """The current warp has just written the places in the scratch, with these lanes present."""
     warp = context.current
-    cta = context.current_state.cta
+    cta = context.current_warp.cta
     now = context.clocks[warp]
     tag = shared_tag(warp, now)
     places = context.scratch + SCRATCH_PLACES
@@ -302,7 +302,7 @@ def mark_flying(context: Context, mask: int, width: int, flies: int) -> None:
 
     Places of copies in flight count as written: a read is too early, which is a separate hazard.
     """
-    cta = context.current_state.cta
+    cta = context.current_warp.cta
     places = context.scratch + SCRATCH_PLACES
     shift = context.granule_shift
     many = max(width >> shift, 1)
