@@ -17,7 +17,7 @@ from warpsan.engine.memory import Record, ThreadCopy, Warp
 from warpsan.engine.trace import trace_landing
 from warpsan.engine.watch import copies_landed
 from warpsan.engine.watch.undefined_global import undefine_copies
-from warpsan.engine.words import copy, fill, load32, popcount, store64
+from warpsan.engine.words import copy, fill, popcount, store64
 
 __all__ = ["count_unwaited", "drop_landed", "issue_copies", "land_copy", "wait_for_copies"]
 
@@ -105,14 +105,14 @@ def wait_for_copies(registers: int, record: Record, mask: int, context: Context)
         due = 0
         for lane in range(32):
             if (here & mask) >> lane & 1:
-                committed = load32(state.copy_groups + 4 * lane)
-                if keep < 0 or load32(entry.group + 4 * lane) < committed - keep:
+                committed = state.copy_groups[lane]
+                if keep < 0 or entry.group[lane] < committed - keep:
                     due |= 1 << lane
                     if late:
                         land_copy(entry, lane, width)
                     store64(places + 8 * lane, entry.target[lane] - shared)
         if checked and due != 0:
-            copies_landed(context, due, width)
+            copies_landed(context, state.cta, due, width)
             undefine_copies(context, entry, state.cta, due)
         if due != 0 and entry.traced:
             trace_landing(context, due, entry.number)

@@ -142,12 +142,9 @@ def use_mbarrier(context: Context, entry: Mbarrier) -> int:
 def initialise(context: Context, entry: Mbarrier) -> int:
     """The current warp writes an mbarrier, which from now on only mbarrier instructions may touch. Returns a status."""
     offset, cta = entry.offset, entry.cta
-    state, warp = context.current_warp, context.current
-    home = state.cta
+    warp = context.current
     store64(context.scratch + SCRATCH_PLACES, offset)
-    state.cta = cta  # treat the warp as one of that CTA during the check
-    status = write_shared(context, 1, EVERY_LANE, offset, offset, 8)
-    state.cta = home
+    status = write_shared(context, cta, 1, EVERY_LANE, offset, offset, 8)
     touch_remote(context, warp, cta, warp, context.clocks[warp])
     entry.tag = shared_tag(warp, context.clocks[warp])
     mark_mbarrier(context, cta, offset)
@@ -341,12 +338,8 @@ def end_mbarrier(registers: int, record: Record, mask: int, context: Context) ->
         entry.offset = -1
         if context.checked != 0:
             unmark_mbarrier(context, cta, offset)
-            state = context.current_warp
-            home = state.cta
             store64(context.scratch + SCRATCH_PLACES, offset)
-            state.cta = cta
-            mark_written(context, 1, EVERY_LANE, 8)
-            state.cta = home
+            mark_written(context, cta, 1, EVERY_LANE, 8)
     return 0
 
 

@@ -31,11 +31,10 @@ def page_updated(context: Context, cta: int, low: int, high: int, floor: int) ->
     return 0
 
 
-def updates_before(context: Context, mask: int, low: int, high: int, width: int) -> int:
+def updates_before(context: Context, cta: int, mask: int, low: int, high: int, width: int) -> int:
     """Whether all updates of the places in the scratch come before the current warp's plain access. Returns a
     status."""
     warp = context.current
-    cta = context.current_warp.cta
     floor = context.floors[warp]
     if page_updated(context, cta, low, high + width - 1, floor) == 0:
         return 0
@@ -56,10 +55,9 @@ def updates_before(context: Context, mask: int, low: int, high: int, width: int)
     return 0
 
 
-def mark_updated(context: Context, mask: int, width: int) -> None:
+def mark_updated(context: Context, cta: int, mask: int, width: int) -> None:
     """The current warp updates the places in the scratch."""
     warp = context.current
-    cta = context.current_warp.cta
     now = context.clocks[warp]
     places = context.scratch + SCRATCH_PLACES
     shift, granules = context.granule_shift, context.granules

@@ -289,15 +289,15 @@ def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, st
             return code.call(function, context, mask, WORD64(width))
         if space == "shared::cluster":
             return code.call(watch_cluster, context, mask, present, WORD64(width), WORD64(_CLUSTER[does]))
-        active = code.active
+        active, cta = code.active, code.builder.load(code.state("cta"), typ=WORD64)
         low = _least(where(active, places, places.like((1 << 62) - 1)))
         high = _least(where(active, -places, places.like(1 << 62)))
         if does in ("load", "load.followed"):
-            status = code.call(_SHARED[does], context, mask, low, b.neg(high), WORD64(width))
+            status = code.call(_SHARED[does], context, cta, mask, low, b.neg(high), WORD64(width))
             _mark_read(code, places, width, shift)
             _note_partial_read(code, present, width, shift)
             return status
-        return code.call(_SHARED[does], context, mask, present, low, b.neg(high), WORD64(width))
+        return code.call(_SHARED[does], context, cta, mask, present, low, b.neg(high), WORD64(width))
 
     def build(code: OperationCode) -> None:
         # A lane without a place still executes the instruction.

@@ -127,7 +127,7 @@ def signalled(context: Context, one: ThreadCopy, due: int, mbarrier: Mbarrier) -
     places = context.scratch + SCRATCH_PLACES
     for lane in range(32):
         store64(places + 8 * lane, one.target[lane] - shared)
-    mark_flying(context, due, width, 0)
+    mark_flying(context, cta, due, width, 0)
     actor = actor_of(context, mbarrier)
     time = operation_time(context, actor)
     for lane in range(32):

@@ -26,10 +26,9 @@ READS, WRITES, UPDATES, FOLLOWED = 1, 2, 3, 4
 
 def watch_cluster(context: Context, mask: int, present: int, width: int, does: int) -> int:
     """Lanes read, write or update at addresses of shared::cluster in the scratch. Returns a status."""
-    scratch, state = context.scratch, context.current_warp
+    scratch, home = context.scratch, context.current_warp.cta
     places, addresses = scratch + SCRATCH_PLACES, scratch
     copy(addresses, places, 8 * 32)
-    home = state.cta
     status = 0
     for cta in range(context.cta_count):
         lanes = 0
@@ -44,9 +43,7 @@ def watch_cluster(context: Context, mask: int, present: int, width: int, does: i
                 low, high = min(low, offset), max(high, offset)
         if lanes == 0:
             continue
-        state.cta = cta  # treat the warp as one of that CTA during the checks
         status = watch_one(context, lanes, present, low, high, width, does, cta)
-        state.cta = home
         if status != 0:
             return status
         warp = context.current
@@ -58,13 +55,13 @@ def watch_cluster(context: Context, mask: int, present: int, width: int, does: i
 def watch_one(context: Context, lanes: int, present: int, low: int, high: int, width: int, does: int, cta: int) -> int:
     """The same for lanes that access the shared memory of one CTA."""
     if does == WRITES:
-        return write_shared(context, lanes, present, low, high, width)
+        return write_shared(context, cta, lanes, present, low, high, width)
     if does == UPDATES:
-        return update_shared(context, lanes, present, low, high, width)
+        return update_shared(context, cta, lanes, present, low, high, width)
     if does == FOLLOWED:
-        status = read_followed(context, lanes, low, high, width)
+        status = read_followed(context, cta, lanes, low, high, width)
     else:
-        status = read_shared(context, lanes, low, high, width)
+        status = read_shared(context, cta, lanes, low, high, width)
     mark_read(context, lanes, width, cta)
     note_partial_read(context, lanes, lanes_there(context, present), width, cta)
     return status

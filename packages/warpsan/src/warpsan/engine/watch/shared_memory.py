@@ -36,12 +36,11 @@ __all__ = [
 ]
 
 
-def read_shared(context: Context, mask: int, low: int, high: int, width: int) -> int:
+def read_shared(context: Context, cta: int, mask: int, low: int, high: int, width: int) -> int:
     """Lanes read; their offsets are in the scratch, and the least and the greatest are arguments. Returns a status.
 
     The calling operation marks the granules that are read.
     """
-    cta = context.current_warp.cta
     full = context.page_full.at(context.pages * cta)
     for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
         if full[page] == 0:
@@ -49,13 +48,12 @@ def read_shared(context: Context, mask: int, low: int, high: int, width: int) ->
             if status != 0:
                 return status
             break
-    return read_followed(context, mask, low, high, width)
+    return read_followed(context, cta, mask, low, high, width)
 
 
-def read_followed(context: Context, mask: int, low: int, high: int, width: int) -> int:
+def read_followed(context: Context, cta: int, mask: int, low: int, high: int, width: int) -> int:
     """Lanes read bytes that may be unwritten: undefined bytes are tracked. Otherwise as :func:`read_shared`."""
     warp = context.current
-    cta = context.current_warp.cta
     now = context.clocks[warp]
     first = 8 * context.pages * cta
     read, flying = context.page_read + first, context.page_flying + first
@@ -67,7 +65,7 @@ def read_followed(context: Context, mask: int, low: int, high: int, width: int) 
             store64(read + 8 * page, now)
     context.last_read[warp] = now
     status = writes_before(context, mask, width, warp, cta, NOT_READABLE) if suspect else 0
-    return status if status != 0 else updates_before(context, mask, low, high, width)
+    return status if status != 0 else updates_before(context, cta, mask, low, high, width)
 
 
 def writes_before(context: Context, mask: int, width: int, warp: int, cta: int, forbidden: int) -> int:
@@ -163,24 +161,23 @@ def comes_from_global(context: Context, cta: int, offset: int, width: int) -> in
     return origin & FROM_GLOBAL
 
 
-def write_shared(context: Context, mask: int, present: int, low: int, high: int, width: int) -> int:
+def write_shared(context: Context, cta: int, mask: int, present: int, low: int, high: int, width: int) -> int:
     """Lanes write; as :func:`read_shared`. ``present`` are all lanes that execute the instruction."""
-    status = may_write(context, mask, present, low, high, width)
+    status = may_write(context, cta, mask, present, low, high, width)
     if status == 0:
-        status = updates_before(context, mask, low, high, width)
+        status = updates_before(context, cta, mask, low, high, width)
     if status == 0:
-        mark_written(context, mask, lanes_there(context, present), width)
+        mark_written(context, cta, mask, lanes_there(context, present), width)
     return status
 
 
-def update_shared(context: Context, mask: int, present: int, low: int, high: int, width: int) -> int:
+def update_shared(context: Context, cta: int, mask: int, present: int, low: int, high: int, width: int) -> int:
     """Lanes update shared memory atomically; as :func:`read_shared`."""
-    cta = context.current_warp.cta
-    status = may_write(context, mask, present, low, high, width)
+    status = may_write(context, cta, mask, present, low, high, width)
     if status == 0:
         status = defined(context, mask, width, cta, low, high)
     if status == 0:
-        mark_updated(context, mask, width)
+        mark_updated(context, cta, mask, width)
         places = context.scratch + SCRATCH_PLACES
         written = context.written.at(context.written_bytes * cta)
         for lane in range(32 if context.faults != 0 else 0):  # after a noted undefined byte
@@ -189,10 +186,9 @@ def update_shared(context: Context, mask: int, present: int, low: int, high: int
     return status
 
 
-def may_write(context: Context, mask: int, present: int, low: int, high: int, width: int) -> int:
+def may_write(context: Context, cta: int, mask: int, present: int, low: int, high: int, width: int) -> int:
     """Whether the writes come after all other accesses. Returns a status."""
     warp = context.current
-    cta = context.current_warp.cta
     floor = context.floors[warp]
     first = 8 * context.pages * cta
     read = context.page_read + first
@@ -242,10 +238,9 @@ def reads_before(context: Context, mask: int, width: int, warp: int, cta: int) -
     return 0
 
 
-def mark_written(context: Context, mask: int, there: int, width: int) -> None:
+def mark_written(context: Context, cta: int, mask: int, there: int, width: int) -> None:
     """The current warp has just written the places in the scratch, with these lanes present."""
     warp = context.current
-    cta = context.current_warp.cta
     now = context.clocks[warp]
     tag = shared_tag(warp, now)
     places = context.scratch + SCRATCH_PLACES
@@ -287,22 +282,21 @@ def mark_bytes(written: Ptr[u8], offset: int, width: int) -> None:
 # ---- copies in flight ------------------------------------------------------------------------------------------------
 
 
-def copy_begins(context: Context, mask: int, present: int, low: int, high: int, width: int) -> int:
+def copy_begins(context: Context, cta: int, mask: int, present: int, low: int, high: int, width: int) -> int:
     """Lanes issue copies that write these places until they land: no earlier access is allowed. Returns a status."""
-    status = may_write(context, mask, present, low, high, width)
+    status = may_write(context, cta, mask, present, low, high, width)
     if status == 0:
-        status = updates_before(context, mask, low, high, width)
+        status = updates_before(context, cta, mask, low, high, width)
     if status == 0:
-        mark_flying(context, mask, width, 1)
+        mark_flying(context, cta, mask, width, 1)
     return status
 
 
-def mark_flying(context: Context, mask: int, width: int, flies: int) -> None:
+def mark_flying(context: Context, cta: int, mask: int, width: int, flies: int) -> None:
     """Copies to the places in the scratch are in flight from now on (1), or no longer (0).
 
     Places of copies in flight count as written: a read is too early, which is a separate hazard.
     """
-    cta = context.current_warp.cta
     places = context.scratch + SCRATCH_PLACES
     shift = context.granule_shift
     many = max(width >> shift, 1)
@@ -330,7 +324,7 @@ def mark_flying(context: Context, mask: int, width: int, flies: int) -> None:
         pages[last] += count
 
 
-def copies_landed(context: Context, mask: int, width: int) -> None:
+def copies_landed(context: Context, cta: int, mask: int, width: int) -> None:
     """The current warp has waited for copies to the places in the scratch, which count as written by it now."""
-    mark_flying(context, mask, width, 0)
-    mark_written(context, mask, EVERY_LANE, width)
+    mark_flying(context, cta, mask, width, 0)
+    mark_written(context, cta, mask, EVERY_LANE, width)
