@@ -219,22 +219,22 @@ def fence_warp(registers: int, record: Record, mask: int, context: Context) -> i
     whether the scope contains the cluster."""
     warp = context.current
     actors = context.actors
-    for far in range(1 + record.operands[0]):
-        fenced = fenced_vector(context, warp, far)
+    for remote in range(1 + record.operands[0]):
+        fenced = fenced_vector(context, warp, remote)
         copy(fenced, vector_of(context, warp), 8 * actors)
         fenced[warp] = context.clocks[warp]
     begin_time(context, warp)
     return 0
 
 
-def fenced_vector(context: Context, warp: int, far: int) -> Ptr[i64]:
-    """The vector at a warp's last fence whose scope contains its CTA, or its cluster (``far``)."""
-    return context.fenced_at.at(context.actors * (2 * warp + far))
+def fenced_vector(context: Context, warp: int, remote: int) -> Ptr[i64]:
+    """The vector at a warp's last fence whose scope contains its CTA, or its cluster (``remote``)."""
+    return context.fenced_at.at(context.actors * (2 * warp + remote))
 
 
-def observed_vector(context: Context, warp: int, far: int) -> Ptr[i64]:
+def observed_vector(context: Context, warp: int, remote: int) -> Ptr[i64]:
     """The observations of a warp's relaxed waits since its last fence: of its own CTA, or of others."""
-    return context.observed_at.at(context.actors * (2 * warp + far))
+    return context.observed_at.at(context.actors * (2 * warp + remote))
 
 
 def join_vector(context: Context, vector: Ptr[i64], more: Ptr[i64]) -> None:
@@ -243,9 +243,9 @@ def join_vector(context: Context, vector: Ptr[i64], more: Ptr[i64]) -> None:
         vector[other] = max(vector[other], more[other])
 
 
-def release_fenced(context: Context, warp: int, vector: Ptr[i64], far: int) -> None:
+def release_fenced(context: Context, warp: int, vector: Ptr[i64], remote: int) -> None:
     """A relaxed arrival: the vector of the warp's last fence is released."""
-    join_vector(context, vector, fenced_vector(context, warp, far))
+    join_vector(context, vector, fenced_vector(context, warp, remote))
 
 
 def fence_proxies(registers: int, record: Record, mask: int, context: Context) -> int:

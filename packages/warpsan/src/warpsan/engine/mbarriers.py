@@ -57,7 +57,7 @@ __all__ = [
     "cta_alive",
     "cta_of",
     "end_mbarrier",
-    "is_far",
+    "is_remote",
     "mbarrier_at",
     "mbarrier_instruction",
     "offset_of",
@@ -115,14 +115,14 @@ def actor_of(context: Context, entry: Mbarrier) -> int:
     return 2 * warps_of_cluster(context) + place
 
 
-def vectors_of(context: Context, entry: Mbarrier, far: int) -> Ptr[i64]:
-    """The vector that threads of an mbarrier's own CTA, or of other CTAs (``far``), have released to it in this
+def vectors_of(context: Context, entry: Mbarrier, remote: int) -> Ptr[i64]:
+    """The vector that threads of an mbarrier's own CTA, or of other CTAs (``remote``), have released to it in this
     phase, followed by that of all earlier phases."""
     place = (entry - context.mbarriers) // Mbarrier.byte_size
-    return context.mbarrier_vectors.at(2 * context.actors * (2 * place + far))
+    return context.mbarrier_vectors.at(2 * context.actors * (2 * place + remote))
 
 
-def is_far(context: Context, warp: int, entry: Mbarrier) -> int:
+def is_remote(context: Context, warp: int, entry: Mbarrier) -> int:
     """Whether a warp is of another CTA than an mbarrier."""
     return 0 if warp // context.warp_count == entry.cta else 1
 
@@ -371,8 +371,8 @@ def try_complete_phase(context: Context, entry: Mbarrier) -> int:
     entry.pending = entry.expected
     checked = context.checked
     if checked:
-        for far in range(2 if context.cluster_size > 1 else 1):
-            publish(context, vectors_of(context, entry, far))
+        for remote in range(2 if context.cluster_size > 1 else 1):
+            publish(context, vectors_of(context, entry, remote))
     warps = context.warp_count
     for number in range(warps * context.cta_count):
         state = context.warps[number]
@@ -398,24 +398,24 @@ def arrive_in_order(context: Context, entry: Mbarrier, mask: int, order: int) ->
     The order is the level of the scope plus one, negative for relaxed.
     """
     warp = context.current
-    far = is_far(context, warp, entry)
-    if order > far:
+    remote = is_remote(context, warp, entry)
+    if order > remote:
         arrive_lanes(context, warp, mask)
-        release_to(context, warp, vectors_of(context, entry, far))
-    elif -order > far and context.fenced_at != 0:
-        release_fenced(context, warp, vectors_of(context, entry, far), far)
+        release_to(context, warp, vectors_of(context, entry, remote))
+    elif -order > remote and context.fenced_at != 0:
+        release_fenced(context, warp, vectors_of(context, entry, remote), remote)
 
 
 def pass_on(context: Context, warp: int, entry: Mbarrier, mask: int, order: int) -> None:
     """Lanes of a warp have waited for a phase of an mbarrier: it acquires the vectors of all complete phases in the
     scope; for a relaxed wait, at its next fence. The order is as in :func:`arrive_in_order`."""
     actors = context.actors
-    for far in range(2 if context.cluster_size > 1 else 1):
-        passed = vectors_of(context, entry, far).at(actors)
-        if order > far:
+    for remote in range(2 if context.cluster_size > 1 else 1):
+        passed = vectors_of(context, entry, remote).at(actors)
+        if order > remote:
             acquire_by_lanes(context, warp, passed, mask)
-        elif -order > far and context.observed_at != 0:
-            join_vector(context, observed_vector(context, warp, far), passed)
+        elif -order > remote and context.observed_at != 0:
+            join_vector(context, observed_vector(context, warp, remote), passed)
     if order > 0:
         take_rows(context, warp, vector_of(context, warp), 0)
 
@@ -424,8 +424,8 @@ def acquire_observed(registers: int, record: Record, mask: int, context: Context
     """An acquiring fence: the current warp acquires the observations of its relaxed waits. The operand is whether
     the fence's scope contains the cluster."""
     warp = context.current
-    for far in range(1 + record.operands[0]):
-        observed = observed_vector(context, warp, far)
+    for remote in range(1 + record.operands[0]):
+        observed = observed_vector(context, warp, remote)
         latest = 0
         for other in range(context.actors):
             latest = max(latest, observed[other])

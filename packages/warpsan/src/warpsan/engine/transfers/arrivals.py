@@ -24,7 +24,7 @@ from warpsan.engine.mbarriers import (
     actor_of,
     count_arrivals,
     cta_of,
-    is_far,
+    is_remote,
     mbarrier_at,
     mbarrier_instruction,
     offset_of,
@@ -136,6 +136,6 @@ def signalled(context: Context, one: ThreadCopy, due: int, mbarrier: Mbarrier) -
             mark_copy(context, cta, offset, width, shared_tag(actor, time))
             copy_came(context, cta, offset, width)
     undefine_copies(context, one, cta, due)
-    far = is_far(context, context.current, mbarrier)
-    place = vectors_of(context, mbarrier, far).at(actor)
+    remote = is_remote(context, context.current, mbarrier)
+    place = vectors_of(context, mbarrier, remote).at(actor)
     place[0] = max(place[0], time)

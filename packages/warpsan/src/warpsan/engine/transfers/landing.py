@@ -25,7 +25,7 @@ from warpsan.engine.layout import (
     WORDS,
     WRITTEN_OUT,
 )
-from warpsan.engine.mbarriers import actor_of, bytes_came, bytes_counted, cta_alive, is_far, vectors_of
+from warpsan.engine.mbarriers import actor_of, bytes_came, bytes_counted, cta_alive, is_remote, vectors_of
 from warpsan.engine.memory import Record, TransferEntry
 from warpsan.engine.recorded import record_lines, record_update
 from warpsan.engine.reset import draw
@@ -240,8 +240,8 @@ def land(context: Context, entry: TransferEntry) -> int:
         mbarrier = entry.mbarrier
         cta, offset = entry.cta, entry.offset
         copy_came(context, cta, offset, entry.bytes)
-        far = is_far(context, entry.warp, mbarrier)
-        place = vectors_of(context, mbarrier, far).at(actor_of(context, mbarrier))
+        remote = is_remote(context, entry.warp, mbarrier)
+        place = vectors_of(context, mbarrier, remote).at(actor_of(context, mbarrier))
         place[0] = max(place[0], entry.time)
     return signal(context, entry)
 
@@ -283,7 +283,7 @@ def origin_read(context: Context, entry: TransferEntry) -> int:
     if context.checked != 0:
         reads_range_complete(context, cta, entry.coordinates[0], entry.bytes)
         async_actor, mbarrier = warps_of_cluster(context) + entry.warp, entry.mbarrier
-        place = vectors_of(context, mbarrier, is_far(context, entry.warp, mbarrier)).at(async_actor)
+        place = vectors_of(context, mbarrier, is_remote(context, entry.warp, mbarrier)).at(async_actor)
         place[0] = max(place[0], entry.coordinates[2])
     return 0
 
@@ -310,7 +310,7 @@ def combine_words(context: Context, entry: TransferEntry) -> int:
             status = watch_cluster(context, 1 << lane, EVERY_LANE, width, UPDATES)
             if status != 0:
                 return status
-        release_to(context, warp, vectors_of(context, mbarrier, is_far(context, warp, mbarrier)))
+        release_to(context, warp, vectors_of(context, mbarrier, is_remote(context, warp, mbarrier)))
     put(context, entry, shared_place(context, entry), source, size)
     return signal(context, entry)
 
