@@ -80,8 +80,8 @@ def recorded_events(monkeypatch: pytest.MonkeyPatch, *, whole: bool = False) -> 
             place += len(events[-1])
         replay(setup, space, log, given, *rest, **options)
 
-    def all_at_once(code: NativeCode, words: dict[int, int]) -> Any:
-        return state(code, {word: value for word, value in words.items() if word != layout.ARRIVALS_ASIDE})
+    def all_at_once(code: NativeCode, words: dict[str, int]) -> Any:
+        return state(code, {word: value for word, value in words.items() if word != "deferred_arrivals"})
 
     with monkeypatch.context() as patch:
         patch.setattr(repeating, "replay", keep)

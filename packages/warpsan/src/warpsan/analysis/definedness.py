@@ -92,13 +92,13 @@ def loads_shared(instruction: Instruction) -> bool:
     return instruction.opcode in ("ld", "ldmatrix") and not spaces_of(instruction) - {"shared"}
 
 
-def follows_load(instruction: Instruction, *, looks: bool) -> bool:
-    """Whether an instruction may load undefined bytes that are tracked: from shared memory, and with ``looks`` from
-    unwritten global memory.
+def follows_load(instruction: Instruction, *, track_unwritten_global: bool) -> bool:
+    """Whether an instruction may load undefined bytes that are tracked: from shared memory, and with
+    ``track_unwritten_global`` from unwritten global memory.
     """
     if loads_shared(instruction):
         return True
-    return looks and instruction.opcode in ("ld", "ldu") and "global" in spaces_of(instruction)
+    return track_unwritten_global and instruction.opcode in ("ld", "ldu") and "global" in spaces_of(instruction)
 
 
 def stores_shared(instruction: Instruction) -> bool:
@@ -108,7 +108,7 @@ def stores_shared(instruction: Instruction) -> bool:
 
 
 def find_undefined(
-    program: Program, entry: Entry, regions: Mapping[int, Region] | None = None, *, looks: bool = False
+    program: Program, entry: Entry, regions: Mapping[int, Region] | None = None, *, track_unwritten_global: bool = False
 ) -> Undefined:
     """Possibly undefined reads of an entry.
 
@@ -120,13 +120,16 @@ def find_undefined(
     regions : mapping of int to Region, optional
         Regions of branches, by pc. With them, loaded values may also be undefined, and are tracked through matrix
         products and such branches.
-    looks : bool
+    track_unwritten_global : bool
         Whether loads from global memory may be undefined, in addition to shared memory.
     """
     tracked = regions is not None
     if not program.undefined and not tracked:
         return Undefined({}, frozenset())
-    effects = [_effects(entry, block, tracked=tracked, looks=looks) for block in program.blocks]
+    effects = [
+        _effects(entry, block, tracked=tracked, track_unwritten_global=track_unwritten_global)
+        for block in program.blocks
+    ]
     into: list[set[str]] = [set() for _ in program.blocks]
     into[program.start] = set(program.undefined)
     reads: dict[int, frozenset[str]] = {}
@@ -159,7 +162,7 @@ def find_undefined(
     return Undefined(reads, frozenset().union(*reads.values()))
 
 
-def _effects(entry: Entry, block: BasicBlock, *, tracked: bool, looks: bool) -> list[_Effect]:
+def _effects(entry: Entry, block: BasicBlock, *, tracked: bool, track_unwritten_global: bool) -> list[_Effect]:
     effects = []
     for item in [*block.items, *([block.end] if block.end else [])]:
         for instruction in instructions_of(item):
@@ -172,7 +175,7 @@ def _effects(entry: Entry, block: BasicBlock, *, tracked: bool, looks: bool) -> 
                     frozenset(writes(entry, instruction)),
                     computes(instruction) or (tracked and is_followed(instruction)),
                     instruction.guard is None,
-                    tracked and follows_load(instruction, looks=looks),
+                    tracked and follows_load(instruction, track_unwritten_global=track_unwritten_global),
                 )
             )
     return effects

@@ -52,14 +52,20 @@ class Arrivals:
     clocks : Clocks
     sync : Synchronisation
     lanes : LaneOrder
-    letter : bool
+    default_scope_is_cta : bool
         Whether an instruction without a scope has the scope ``.cta``, as PTX defines.
     """
 
     def __init__(
-        self, machine: Machine, clocks: Clocks, sync: Synchronisation, lanes: LaneOrder, *, letter: bool
+        self, machine: Machine, clocks: Clocks, sync: Synchronisation, lanes: LaneOrder, *, default_scope_is_cta: bool
     ) -> None:
-        self.machine, self.clocks, self.sync, self.lanes, self.letter = machine, clocks, sync, lanes, letter
+        self.machine, self.clocks, self.sync, self.lanes, self.default_scope_is_cta = (
+            machine,
+            clocks,
+            sync,
+            lanes,
+            default_scope_is_cta,
+        )
         self._read: dict[int, list[tuple[int, Array, Hashable, int]]] = {}
         """The observations of each warp's relaxed waits: relation, released vector and place."""
         self._lacking: dict[tuple[int, int, str], int] = {}
@@ -83,7 +89,7 @@ class Arrivals:
         return not order.acquire or (self.machine.cluster_size > 1 and self._level(order) < SAME_CLUSTER)
 
     def _level(self, order: MemoryOrder) -> int:
-        return SAME_CLUSTER if order.implied and not self.letter else order.level
+        return SAME_CLUSTER if order.implied and not self.default_scope_is_cta else order.level
 
     # ---- events -----------------------------------------------------------------------------------------------------
 

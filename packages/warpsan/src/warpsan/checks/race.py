@@ -48,7 +48,7 @@ class RaceCheck(Observer):
         *,
         in_flight: bool,
         strict: bool = False,
-        letter: bool = False,
+        default_scope_is_cta: bool = False,
         values: bool = False,
         volatile_is_data: bool = False,
         chains: dict[int, ReleaseChain] | None = None,
@@ -63,7 +63,9 @@ class RaceCheck(Observer):
         self.clocks = Clocks(machine)
         self.lane_order = LaneOrder(machine, self.clocks, strict=strict)
         self.sync = Synchronisation(machine, self.clocks, self.lane_order, {} if chains is None else chains)
-        self.arrivals = Arrivals(machine, self.clocks, self.sync, self.lane_order, letter=letter)
+        self.arrivals = Arrivals(
+            machine, self.clocks, self.sync, self.lane_order, default_scope_is_cta=default_scope_is_cta
+        )
         size, granule = len(machine.spaces["shared"].data), granule_of(machine.entry, ("shared",))
         self.writer = Shadow(size, granule)
         self.readers = Planes(size, granule, self.clocks.actors)

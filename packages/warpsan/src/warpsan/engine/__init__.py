@@ -11,9 +11,10 @@ compiles through llvmlite: ``lambda a, b: a + b`` is a complete addition. They a
 them and kept in the user's cache (:mod:`.library`), under a key of all their inputs. LLVM contracts no operations and
 gets no fast-math flags: the bits do not depend on the processor.
 
-**Control flow** (scheduling, barriers, copies in flight, the checks) is Python on 64-bit integers that
-:mod:`.translate` and LLVM turn into machine code, once for a machine. Numba took longer, because it infers types that
-are all alike, and adds a dependency and the interpreter's exceptions.
+**Control flow** (scheduling, barriers, copies in flight, the checks) is Python on 64-bit integers and structs
+(:mod:`.structs`) that :mod:`.translate` and LLVM turn into machine code, once for a machine. Numba took longer, because
+it infers types that are all alike, and adds a dependency and the interpreter's exceptions. The memory is declared in
+:mod:`.context` and :mod:`.memory`, and allocated in :mod:`.state`; operations take offsets from the same declarations.
 
 **Checks.** Every access is checked for bounds and alignment before it happens, in every launch. With checks, records
 before each access (:mod:`.watch`) look for races, accesses to memory that a copy still writes, and reads of unwritten

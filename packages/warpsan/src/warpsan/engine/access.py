@@ -59,7 +59,7 @@ def addresses(
     """
     bounds = _Bounds(code, width, width if align is None else align, lengths, reports)
     place = bounds.of_space(space, address)
-    other = code.spread(code.context(layout.SCRATCH), "s64") + (layout.SCRATCH_POISON if reads else 0)
+    other = code.spread(code.context("scratch"), "s64") + (layout.SCRATCH_POISON if reads else 0)
     return where(code.active, place, other)
 
 
@@ -78,7 +78,7 @@ class _Bounds:
         if space == "global":
             return self.in_global(address - GLOBAL_BASE)
         if space == "shared":
-            return self.in_window(address, layout.IN_SHARED, layout.SHARED_LIMIT, layout.CURRENT_SHARED)
+            return self.in_window(address, layout.IN_SHARED, "shared_limit", "current_shared")
         if space == "shared::cluster":
             return self.in_cluster(address)
         return self.in_local(address) if space == "local" else _generic(self, address)
@@ -98,8 +98,9 @@ class _Bounds:
         if self.align > 1:
             self.leave_out((offset & (self.align - 1)) != 0, offset, layout.MISALIGNED, space)
 
-    def in_window(self, offset: Lanes, space: int, limit: int, base: int) -> Lanes:
-        """Places in the shared memory of a CTA, or the local memory of a lane, that begins at a word of the context."""
+    def in_window(self, offset: Lanes, space: int, limit: str, base: str) -> Lanes:
+        """Places in the shared memory of a CTA or the local memory of a lane, by the context's fields for its limit and
+        its start."""
         code = self.code
         self.aligned(offset, space)
         last = code.spread(code.builder.sub(code.context(limit), WORD64(self.width)), "s64")
@@ -109,27 +110,27 @@ class _Bounds:
     def in_cluster(self, address: Lanes) -> Lanes:
         """Shared memory of the CTA whose rank plus one an address has; without a rank, of the own CTA."""
         code, rank = self.code, address >> RANK_SHIFT
-        last = code.spread(code.context(layout.RANKS), "s64")
-        cta = code.builder.load(code.state(layout.WARP_CTA), typ=WORD64)
-        first = code.builder.sub(cta, code.builder.srem(cta, code.context(layout.RANKS)))
+        last = code.spread(code.context("cluster_size"), "s64")
+        cta = code.builder.load(code.state("cta"), typ=WORD64)
+        first = code.builder.sub(cta, code.builder.srem(cta, code.context("cluster_size")))
         own, first = code.spread(cta, "s64"), code.spread(first, "s64")
-        begin = where(rank == 0, own, first + rank - 1) * code.spread(code.context(layout.SHARED_STRIDE), "s64")
+        begin = where(rank == 0, own, first + rank - 1) * code.spread(code.context("shared_stride"), "s64")
         # A rank without a CTA stays in the offset, which is therefore out of bounds.
         offset = where((rank < 0) | (rank > last), address, address & (1 << RANK_SHIFT) - 1)
-        return begin + self.in_window(offset, layout.IN_SHARED, layout.SHARED_LIMIT, layout.SHARED)
+        return begin + self.in_window(offset, layout.IN_SHARED, "shared_limit", "shared")
 
     def in_local(self, offset: Lanes) -> Lanes:
         """The local memory of each lane."""
-        place = self.in_window(offset, layout.IN_LOCAL, layout.LOCAL_LIMIT, layout.CURRENT_LOCAL)
+        place = self.in_window(offset, layout.IN_LOCAL, "local_limit", "current_local")
         lane = place.each("s64", range(WARP))
-        return place + lane * self.code.spread(self.code.context(layout.LOCAL_STRIDE), "s64")
+        return place + lane * self.code.spread(self.code.context("local_stride"), "s64")
 
     def in_global(self, index: Lanes) -> Lanes:
         """Limit every lane to one of several extents: a loop over the extents, until all lanes are covered."""
         code, b = self.code, self.code.builder
         self.aligned(index, layout.IN_GLOBAL)
         outside = b.not_(code.mask)
-        extents, number = code.pointer(layout.EXTENTS), code.context(layout.EXTENT_COUNT)
+        extents, number = code.pointer("extents"), code.context("extent_count")
         before = b.block
         loop, following, done = (b.append_basic_block(name) for name in ("extent", "following", "done"))
         b.branch(loop)
@@ -155,7 +156,7 @@ class _Bounds:
         b.cbranch(b.icmp_signed("<", after, number), loop, done)
         b.position_at_end(done)
         self.leave_out(code.lanes_of(b.not_(now)), index, layout.OUT_OF_BOUNDS, layout.IN_GLOBAL)
-        return index + code.spread(code.context(layout.GLOBAL), "s64")
+        return index + code.spread(code.context("arena"), "s64")
 
 
 def _generic(bounds: _Bounds, address: Lanes) -> Lanes:
@@ -191,7 +192,7 @@ def note_lanes(code: OperationCode, lanes: Any, first: Lanes, second: Lanes, kin
     b = code.builder
     with b.if_then(b.icmp_signed("!=", lanes, WORD32(0)), likely=False):
         for place, values in ((layout.SCRATCH_FAULTS, first), (layout.SCRATCH_WIDTHS, second)):
-            b.store(values.value, code.at(code.pointer(layout.SCRATCH), WORD64(place)), align=64)
+            b.store(values.value, code.at(code.pointer("scratch"), WORD64(place)), align=64)
         code.note(lanes, note_fault, WORD64(kind), WORD64(space))
 
 

@@ -109,7 +109,7 @@ class Assembler:
     guard: int = 0
     tracking: bool = False
     """Whether undefined bytes of memory are followed."""
-    looks: bool = False
+    track_unwritten_global: bool = False
     """Whether reads of unwritten global memory are detected."""
     regions: dict[int, Region] = field(default_factory=dict)
     """Registers written before reconvergence, by the pc of a branch that only selects values; used with tracking."""
@@ -117,7 +117,7 @@ class Assembler:
     """The origins of access addresses, for the ``provenance`` check."""
     volatile_is_data: bool = False
     """Whether volatile accesses are weak (:mod:`warpsan.checks.orders`)."""
-    letter: bool = False
+    default_scope_is_cta: bool = False
     """Whether an mbarrier instruction without a scope has the scope ``.cta``."""
     version: float = 9.0
     """The PTX version."""

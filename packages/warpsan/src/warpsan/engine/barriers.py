@@ -6,72 +6,33 @@ The rules are those of :mod:`warpsan.replay.barriers` and :mod:`warpsan.replay.b
 from __future__ import annotations
 
 from warpsan.engine.clocks import acquire, forget, release_to
+from warpsan.engine.context import Context
 from warpsan.engine.empty_phases import end_phase
 from warpsan.engine.layout import (
-    ACTORS,
-    ARRIVALS_PENDING,
-    ARRIVED,
-    ARRIVED_AT,
     AT_BARRIER,
     BARRIER_COUNT,
-    BARRIER_WORDS,
-    BARRIERS,
-    BEFORE_AT,
-    CAME,
-    CHECKED,
-    CLOCKS,
-    CTA_COUNT,
-    CURRENT,
-    END,
-    END_A,
     END_ARRIVE,
-    END_B,
     END_BARRIER,
-    END_C,
-    END_D,
     END_REDUCE,
-    FIRST_PART,
-    GIVEN,
-    KIND,
-    LIVE,
     NO_BARRIER,
-    ORDER,
-    PART_BLOCK,
-    PART_FROM,
-    PART_INFO,
-    PART_MASK,
-    PART_STATUS,
-    PART_WORDS,
-    PARTS,
     READY,
-    REGISTER_BYTES,
-    REGISTERS,
-    RELEASED,
-    SYNCTHREADS,
-    TARGET,
-    THREADS,
-    TIME,
     TOGETHER,
-    VECTORS,
-    WARP_COUNT,
-    WARP_CTA,
-    WARP_NUMBER,
-    WARP_WORDS,
-    WARPS,
 )
+from warpsan.engine.memory import BarrierState, Block, Warp
 from warpsan.engine.parts import add_part
+from warpsan.engine.structs import Ptr, i64
 from warpsan.engine.suspects import first_lane, suspect_arrival
 from warpsan.engine.trace import trace_arrival
 from warpsan.engine.watch.releases import take_rows
-from warpsan.engine.words import load32, load64, popcount, store32, store64
+from warpsan.engine.words import load32, popcount, store32
 
 __all__ = ["arrive", "release_all", "threads_left"]
 
 
-def arrive(context: int, state: int, registers: int, block: int, at: int, taken: int, end: int) -> int:
+def arrive(context: Context, state: Warp, registers: int, block: Block, at: int, taken: int, end: int) -> int:
     """Lanes arrive at barriers (and wait there); lanes at the same barrier arrive together (PTX ISA, "bar,
     barrier"). Returns a status."""
-    names, left = registers + load32(block + 4 * END_A), taken
+    names, left = registers + block.end_a, taken
     while left != 0:
         first, same = first_lane(left), 0
         for lane in range(first, 32):
@@ -84,188 +45,187 @@ def arrive(context: int, state: int, registers: int, block: int, at: int, taken:
     return 0
 
 
-def arrive_at_one(context: int, state: int, registers: int, block: int, at: int, taken: int, end: int) -> int:
+def arrive_at_one(context: Context, state: Warp, registers: int, block: Block, at: int, taken: int, end: int) -> int:
     """Lanes arrive at one barrier. A possible broken rule is a suspicion. Returns a status."""
     first, given = first_lane(taken), 0
-    name = load32(registers + load32(block + 4 * END_A) + 4 * first) & 0xFFFFFFFF
-    if load32(block + 4 * END_B) >= 0:
-        given = load32(registers + load32(block + 4 * END_B) + 4 * first) & 0xFFFFFFFF
-    whole = 32 * load64(context + 8 * WARP_COUNT)
+    name = load32(registers + block.end_a + 4 * first) & 0xFFFFFFFF
+    if block.end_b >= 0:
+        given = load32(registers + block.end_b + 4 * first) & 0xFFFFFFFF
+    whole = 32 * context.warp_count
     wrong = 1 if given % 32 != 0 or given > whole or (end == END_ARRIVE and given == 0) else 0
     trace_arrival(context, taken, at, name, given, end, wrong == 0 and name < NO_BARRIER and end != END_ARRIVE)
     if name >= NO_BARRIER:
         name, wrong = NO_BARRIER, 1
-    cta, warp = load64(state + 8 * WARP_CTA), load64(state + 8 * WARP_NUMBER)
-    barrier = load64(context + 8 * BARRIERS) + 8 * BARRIER_WORDS * (BARRIER_COUNT * cta + name)
-    arrived = load64(barrier + 8 * ARRIVED)
+    cta, warp = state.cta, state.number
+    barrier = context.barriers[BARRIER_COUNT * cta + name]
+    arrived = barrier.arrived
     kind = 2 if end == END_REDUCE else 1
-    came = load64(barrier + 8 * (CAME + warp))
+    came = barrier.came[warp]
     if arrived > 0:
-        before = load64(barrier + 8 * GIVEN)
+        before = barrier.given
         if (before if before else whole) != (given if given else whole):
             wrong = 1
-        if load64(barrier + 8 * KIND) != kind:
+        if barrier.kind != kind:
             wrong = 1
             kind = 2
         # A warp that arrives and waits counts twice; if that was unintended, other warps wait forever.
         if came != 0 and (end != END_BARRIER or came != taken or given == 0):
             wrong = 1
-    if load64(context + 8 * CHECKED) != 0:
+    if context.checked != 0:
         if given != 0 and not follows(context, cta, barrier):
             wrong = 1
-        if load32(block + 4 * END_C) == 1 and end == END_BARRIER and name == 0:
-            if arrived > 0 and load64(barrier + 8 * SYNCTHREADS) not in (0, block):
+        if block.end_c == 1 and end == END_BARRIER and name == 0:
+            if arrived > 0 and barrier.syncthreads != 0 and barrier.syncthreads != block:
                 wrong = 1
-            store64(barrier + 8 * SYNCTHREADS, block)
-        clock = load64(load64(context + 8 * CLOCKS) + 8 * load64(context + 8 * CURRENT))
-        store64(barrier + 8 * (ARRIVED_AT + warp), clock)
-        release_to(context, load64(context + 8 * CURRENT), barrier_vector(context, cta, name))
+            barrier.syncthreads = block
+        clock = context.clocks[context.current]
+        barrier.arrived_at[warp] = clock
+        release_to(context, context.current, barrier_vector(context, cta, name))
     status = suspect_arrival(context, at) if wrong else 0
     if status != 0:
         return status
-    store64(barrier + 8 * KIND, kind)
-    store64(barrier + 8 * GIVEN, given)
-    store64(barrier + 8 * (CAME + warp), came | taken)
-    store64(barrier + 8 * ARRIVED, arrived + (32 if given else popcount(taken)))
+    barrier.kind = kind
+    barrier.given = given
+    barrier.came[warp] = came | taken
+    barrier.arrived = arrived + (32 if given else popcount(taken))
     part = add_part(state, at + 1, taken, READY if end == END_ARRIVE else AT_BARRIER)
-    store64(part + 8 * PART_INFO, name)
-    store64(part + 8 * PART_FROM, block)
-    if load64(context + 8 * ORDER) == TOGETHER:
-        store64(context + 8 * ARRIVALS_PENDING, 1)
+    part.info = name
+    part.came_from = block
+    if context.order == TOGETHER:
+        context.arrivals_pending = 1
         return 0
     return release(context, cta, barrier, name)
 
 
-def threads_left(context: int, cta: int) -> int:
+def threads_left(context: Context, cta: int) -> int:
     """Threads of a CTA have exited: barriers that waited only for them complete. Returns a status."""
-    if load64(context + 8 * ORDER) == TOGETHER:
-        store64(context + 8 * ARRIVALS_PENDING, 1)
+    if context.order == TOGETHER:
+        context.arrivals_pending = 1
         return 0
     return release_barriers(context, cta)
 
 
-def release_all(context: int) -> int:
+def release_all(context: Context) -> int:
     """A lockstep turn ends in which warps have arrived at barriers, or exited. Returns a status."""
-    store64(context + 8 * ARRIVALS_PENDING, 0)
-    for cta in range(load64(context + 8 * CTA_COUNT)):
+    context.arrivals_pending = 0
+    for cta in range(context.cta_count):
         status = release_barriers(context, cta)
         if status != 0:
             return status
     return 0
 
 
-def release_barriers(context: int, cta: int) -> int:
+def release_barriers(context: Context, cta: int) -> int:
     """Release the lanes that wait at complete barriers of a CTA. Returns a status."""
     for name in range(BARRIER_COUNT):
-        barrier = load64(context + 8 * BARRIERS) + 8 * BARRIER_WORDS * (BARRIER_COUNT * cta + name)
-        if load64(barrier + 8 * ARRIVED) > 0:
+        barrier = context.barriers[BARRIER_COUNT * cta + name]
+        if barrier.arrived > 0:
             status = release(context, cta, barrier, name)
             if status != 0:
                 return status
     return 0
 
 
-def follows(context: int, cta: int, barrier: int) -> int:
+def follows(context: Context, cta: int, barrier: BarrierState) -> int:
     """Whether the current warp's arrival comes after the phase before; if not, it could have been part of that
     phase."""
-    warps, current = load64(context + 8 * WARP_COUNT), load64(context + 8 * CURRENT)
-    vector = load64(context + 8 * VECTORS) + 8 * load64(context + 8 * ACTORS) * current
+    warps, current = context.warp_count, context.current
+    vector = context.vectors.at(context.actors * current)
     for k in range(warps):
         other = warps * cta + k
-        if other != current and load64(barrier + 8 * (BEFORE_AT + k)) > load64(vector + 8 * other):
+        if other != current and barrier.before_at[k] > vector[other]:
             return 0
     return 1
 
 
-def barrier_vector(context: int, cta: int, name: int) -> int:
+def barrier_vector(context: Context, cta: int, name: int) -> Ptr[i64]:
     """The released vector of a barrier of a CTA (:mod:`~warpsan.engine.clocks`)."""
-    return load64(context + 8 * RELEASED) + 8 * load64(context + 8 * ACTORS) * (BARRIER_COUNT * cta + name)
+    return context.released.at(context.actors * (BARRIER_COUNT * cta + name))
 
 
-def last_arrival(context: int, cta: int, name: int) -> int:
+def last_arrival(context: Context, cta: int, name: int) -> int:
     """The block at whose end lanes wait at a barrier."""
-    warps = load64(context + 8 * WARP_COUNT)
+    warps = context.warp_count
     for k in range(warps):
-        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * (warps * cta + k)
-        for p in range(load64(state + 8 * PARTS)):
-            part = state + 8 * (FIRST_PART + PART_WORDS * p)
-            if load64(part + 8 * PART_STATUS) == AT_BARRIER and load64(part + 8 * PART_INFO) == name:
-                return load64(part + 8 * PART_BLOCK) - 1
+        state = context.warps[warps * cta + k]
+        for p in range(state.path_count):
+            part = state.paths[p]
+            if part.status == AT_BARRIER and part.info == name:
+                return part.block - 1
     return 0
 
 
-def alive(context: int, cta: int) -> int:
+def alive(context: Context, cta: int) -> int:
     """Threads of a CTA that have not exited."""
-    warps = load64(context + 8 * WARP_COUNT)
-    states = load64(context + 8 * WARPS) + 8 * WARP_WORDS * warps * cta
+    warps = context.warp_count
     total = 0
     for k in range(warps):
-        total += popcount(load64(states + 8 * (WARP_WORDS * k + LIVE)))
+        total += popcount(context.warps[warps * cta + k].live)
     return total
 
 
-def release(context: int, cta: int, barrier: int, name: int) -> int:
+def release(context: Context, cta: int, barrier: BarrierState, name: int) -> int:
     """Release the lanes that wait at a barrier, if it is complete. Returns a status."""
-    arrived, given = load64(barrier + 8 * ARRIVED), load64(barrier + 8 * GIVEN)
+    arrived, given = barrier.arrived, barrier.given
     need = given if given else alive(context, cta)
     if arrived < need:
         return 0
-    short = load64(barrier + 8 * SYNCTHREADS) != 0 and alive(context, cta) < load64(context + 8 * THREADS)
+    short = barrier.syncthreads != 0 and alive(context, cta) < context.threads
     if arrived > need or short:
         status = suspect_arrival(context, last_arrival(context, cta, name))
         if status != 0:
             return status
-    store64(barrier + 8 * SYNCTHREADS, 0)
-    end_phase(context, cta, name, arrived, arrived == need and (given != 0 or need == load64(context + 8 * THREADS)))
-    warps = load64(context + 8 * WARP_COUNT)
-    if load64(barrier + 8 * KIND) == 2:
+    barrier.syncthreads = Block(0)
+    end_phase(context, cta, name, arrived, arrived == need and (given != 0 or need == context.threads))
+    warps = context.warp_count
+    if barrier.kind == 2:
         reduce(context, cta, name)
     vector = barrier_vector(context, cta, name)
-    store64(context + 8 * TIME, load64(context + 8 * TIME) + 1)
+    context.time += 1
     waited = 0
     for k in range(warps):
-        came = load64(barrier + 8 * (CAME + k))
-        store64(barrier + 8 * (BEFORE_AT + k), load64(barrier + 8 * (ARRIVED_AT + k)) if came else 0)
-        store64(barrier + 8 * (CAME + k), 0)
-        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * (warps * cta + k)
-        for p in range(load64(state + 8 * PARTS)):
-            part = state + 8 * (FIRST_PART + PART_WORDS * p)
-            if load64(part + 8 * PART_STATUS) == AT_BARRIER and load64(part + 8 * PART_INFO) == name:
-                store64(part + 8 * PART_STATUS, READY)
+        came = barrier.came[k]
+        barrier.before_at[k] = barrier.arrived_at[k] if came else 0
+        barrier.came[k] = 0
+        state = context.warps[warps * cta + k]
+        for p in range(state.path_count):
+            part = state.paths[p]
+            if part.status == AT_BARRIER and part.info == name:
+                part.status = READY
                 waited |= 1 << k
-                if load64(context + 8 * CHECKED) != 0:
+                if context.checked != 0:
                     acquire(context, warps * cta + k, vector)
-    if load64(context + 8 * CHECKED) != 0:
+    if context.checked != 0:
         for k in range(warps):
             if waited >> k & 1:
-                take_rows(context, warps * cta + k, vector, load64(context + 8 * TIME))
+                take_rows(context, warps * cta + k, vector, context.time)
         forget(context, vector)
-    store64(barrier + 8 * ARRIVED, 0)
+    barrier.arrived = 0
     return 0
 
 
-def reduce(context: int, cta: int, name: int) -> None:
+def reduce(context: Context, cta: int, name: int) -> None:
     """``bar.red``: combine the predicates of all waiting lanes, and give each lane the result."""
-    warps = load64(context + 8 * WARP_COUNT)
+    warps = context.warp_count
     true = 0
     total = 0
     for turn in range(2):
         for k in range(warps):
             number = warps * cta + k
-            state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
-            registers = load64(context + 8 * REGISTERS) + number * load64(context + 8 * REGISTER_BYTES)
-            for p in range(load64(state + 8 * PARTS)):
-                part = state + 8 * (FIRST_PART + PART_WORDS * p)
-                if load64(part + 8 * PART_STATUS) != AT_BARRIER or load64(part + 8 * PART_INFO) != name:
+            state = context.warps[number]
+            registers = context.registers + number * context.register_bytes
+            for p in range(state.path_count):
+                part = state.paths[p]
+                if part.status != AT_BARRIER or part.info != name:
                     continue
-                mask, block = load64(part + 8 * PART_MASK), load64(part + 8 * PART_FROM)
-                if load32(block + 4 * END) != END_REDUCE:
+                mask, block = part.mask, part.came_from
+                if block.end != END_REDUCE:
                     continue
                 if turn == 0:
-                    true += popcount(mask & load32(registers + load32(block + 4 * END_C)))
+                    true += popcount(mask & load32(registers + block.end_c))
                     total += popcount(mask)
                     continue
-                operation, row = load32(block + 4 * TARGET), registers + load32(block + 4 * END_D)
+                operation, row = block.target, registers + block.end_d
                 if operation == 0:  # popc, of 32 bits
                     for lane in range(32):
                         if mask >> lane & 1:

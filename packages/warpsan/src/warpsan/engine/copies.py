@@ -6,105 +6,79 @@ lane waits for its group (:mod:`warpsan.replay.async_copy`).
 
 from __future__ import annotations
 
+from warpsan.engine.context import Context
 from warpsan.engine.layout import (
-    CHECKED,
-    COPIES,
-    COPIES_FLYING,
-    COPY_COUNT,
-    COPY_GROUP,
-    COPY_GROUPS,
-    COPY_INSTRUCTION,
-    COPY_MASK,
-    COPY_NUMBER,
-    COPY_SIZE,
-    COPY_SOURCE,
-    COPY_TARGET,
-    COPY_TRACED,
-    COPY_WIDTH,
-    COPY_WORDS,
-    CTA_COUNT,
-    CURRENT,
-    CURRENT_SHARED,
-    CURRENT_STATE,
-    EARLY,
     FULL,
     MANY_COPIES,
     MOST_COPIES,
-    OPERANDS,
-    SCRATCH,
     SCRATCH_PLACES,
-    TRACED_COPY,
-    UNWAITED,
-    WARP_COUNT,
-    WARP_CTA,
-    WARP_WORDS,
-    WARPS,
 )
+from warpsan.engine.memory import Record, ThreadCopy, Warp
 from warpsan.engine.trace import trace_landing
 from warpsan.engine.watch import copies_landed
 from warpsan.engine.watch.undefined_global import undefine_copies
-from warpsan.engine.words import copy, fill, load32, load64, popcount, store64
+from warpsan.engine.words import copy, fill, popcount, store64
 
 __all__ = ["count_unwaited", "drop_landed", "issue_copies", "land_copy", "wait_for_copies"]
 
 
-def count_unwaited(context: int) -> None:
+def count_unwaited(context: Context) -> None:
     """All threads have exited: count the copies that they have not waited for."""
-    for warp in range(load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)):
-        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * warp
-        first = load64(context + 8 * COPIES) + 8 * COPY_WORDS * MOST_COPIES * warp
-        for k in range(load64(state + 8 * COPIES_FLYING)):
-            entry = first + 8 * COPY_WORDS * k
-            place = load64(context + 8 * UNWAITED) + 8 * load64(entry + 8 * COPY_INSTRUCTION)
-            store64(place, load64(place) + popcount(load64(entry + 8 * COPY_MASK)))
+    for warp in range(context.warp_count * context.cta_count):
+        state = context.warps[warp]
+        first = MOST_COPIES * warp
+        for k in range(state.copies_in_flight):
+            entry = context.copies[first + k]
+            place = context.unwaited.at(entry.pc)
+            place[0] += popcount(entry.mask)
 
 
-def issue_copies(context: int, entry: int) -> int:
+def issue_copies(context: Context, entry: ThreadCopy) -> int:
     """Put a complete entry in flight, or execute it at once in the early mode. Returns a status."""
-    state = load64(context + 8 * CURRENT_STATE)
-    mask, width = load64(entry + 8 * COPY_MASK), load64(entry + 8 * COPY_WIDTH)
-    early, number = load64(context + 8 * EARLY), load64(context + 8 * COPY_COUNT) + 1
-    store64(context + 8 * COPY_COUNT, number)
-    store64(entry + 8 * COPY_NUMBER, number)
-    store64(entry + 8 * COPY_TRACED, load64(context + 8 * TRACED_COPY) == number)
+    state = context.current_warp
+    mask, width = entry.mask, entry.width
+    early, number = context.early, context.copy_count + 1
+    context.copy_count = number
+    entry.number = number
+    entry.traced = context.traced_copy == number
     for lane in range(32):
         if mask >> lane & 1:
             if early:
                 land_copy(entry, lane, width)
             else:
-                fill(load64(entry + 8 * (COPY_TARGET + lane)), 0xFF, width)
-    flying = load64(state + 8 * COPIES_FLYING) + 1
-    store64(state + 8 * COPIES_FLYING, flying)
+                fill(entry.target[lane], 0xFF, width)
+    flying = state.copies_in_flight + 1
+    state.copies_in_flight = flying
     if flying < MOST_COPIES:
         return 0
-    first = load64(context + 8 * COPIES) + 8 * COPY_WORDS * MOST_COPIES * load64(context + 8 * CURRENT)
-    return FULL if drop_landed(state, first, 0) >= MOST_COPIES else 0
+    first = MOST_COPIES * context.current
+    return FULL if drop_landed(context, state, first, 0) >= MOST_COPIES else 0
 
 
-def drop_landed(state: int, first: int, many: int) -> int:
+def drop_landed(context: Context, state: Warp, first: int, many: int) -> int:
     """Drop entries whose copies have all landed, if a warp has more than a given number of entries. Returns the number
     left.
 
     Moving the others at each wait would take longer than skipping landed entries.
     """
-    flying = load64(state + 8 * COPIES_FLYING)
+    flying = state.copies_in_flight
     if flying <= many:
         return flying
     left = 0
     for k in range(flying):
-        entry = first + 8 * COPY_WORDS * k
-        if load64(entry + 8 * COPY_MASK) != 0:
+        entry = context.copies[first + k]
+        if entry.mask != 0:
             if left != k:
-                copy(first + 8 * COPY_WORDS * left, entry, 8 * COPY_WORDS)
+                copy(context.copies[first + left], entry, ThreadCopy.byte_size)
             left += 1
-    store64(state + 8 * COPIES_FLYING, left)
+    state.copies_in_flight = left
     return left
 
 
-def land_copy(entry: int, lane: int, width: int) -> None:
+def land_copy(entry: ThreadCopy, lane: int, width: int) -> None:
     """Copy the data of one lane; bytes beyond the source's become zero."""
-    target, source = load64(entry + 8 * (COPY_TARGET + lane)), load64(entry + 8 * (COPY_SOURCE + lane))
-    size = load64(entry + 8 * (COPY_SIZE + lane))
+    target, source = entry.target[lane], entry.source[lane]
+    size = entry.bytes[lane]
     if size == 16:
         copy(target, source, 16)
         return
@@ -113,37 +87,37 @@ def land_copy(entry: int, lane: int, width: int) -> None:
     copy(target, source, size)
 
 
-def wait_for_copies(registers: int, record: int, mask: int, context: int) -> int:
+def wait_for_copies(registers: int, record: Record, mask: int, context: Context) -> int:
     """The active lanes wait for all but their last groups, whose number the record has; -1: for all copies."""
-    state, keep = load64(context + 8 * CURRENT_STATE), load32(record + 4 * OPERANDS)
-    flying = load64(state + 8 * COPIES_FLYING)
-    first = load64(context + 8 * COPIES) + 8 * COPY_WORDS * MOST_COPIES * load64(context + 8 * CURRENT)
-    late, checked = load64(context + 8 * EARLY) == 0, load64(context + 8 * CHECKED)
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
-    shared = load64(context + 8 * CURRENT_SHARED)
+    state, keep = context.current_warp, record.operands[0]
+    flying = state.copies_in_flight
+    first = MOST_COPIES * context.current
+    late, checked = context.early == 0, context.checked
+    places = context.scratch + SCRATCH_PLACES
+    shared = context.current_shared
     left = 0
     for k in range(flying):
-        entry = first + 8 * COPY_WORDS * k
-        here, width = load64(entry + 8 * COPY_MASK), load64(entry + 8 * COPY_WIDTH)
+        entry = context.copies[first + k]
+        here, width = entry.mask, entry.width
         left |= here & ~mask
         if here & mask == 0:
             continue
         due = 0
         for lane in range(32):
             if (here & mask) >> lane & 1:
-                committed = load32(state + 8 * COPY_GROUPS + 4 * lane)
-                if keep < 0 or load32(entry + 8 * COPY_GROUP + 4 * lane) < committed - keep:
+                committed = state.copy_groups[lane]
+                if keep < 0 or entry.group[lane] < committed - keep:
                     due |= 1 << lane
                     if late:
                         land_copy(entry, lane, width)
-                    store64(places + 8 * lane, load64(entry + 8 * (COPY_TARGET + lane)) - shared)
+                    store64(places + 8 * lane, entry.target[lane] - shared)
         if checked and due != 0:
-            copies_landed(context, due, width)
-            undefine_copies(context, entry, load64(state + 8 * WARP_CTA), due)
-        if due != 0 and load64(entry + 8 * COPY_TRACED):
-            trace_landing(context, due, load64(entry + 8 * COPY_NUMBER))
+            copies_landed(context, state.cta, due, width)
+            undefine_copies(context, entry, state.cta, due)
+        if due != 0 and entry.traced:
+            trace_landing(context, due, entry.number)
         here = here & ~due
-        store64(entry + 8 * COPY_MASK, here)
+        entry.mask = here
         left |= here
-    drop_landed(state, first, MANY_COPIES if left != 0 else 0)
+    drop_landed(context, state, first, MANY_COPIES if left != 0 else 0)
     return 0

@@ -18,6 +18,7 @@ from warpsan.engine import layout
 from warpsan.engine.assembler import Assembler, Constant
 from warpsan.engine.ends import end_block
 from warpsan.engine.host import HostCall, WatchedAccess
+from warpsan.engine.memory import Block
 from warpsan.engine.operation import NativeOperation
 from warpsan.engine.ring import RingAssembler
 from warpsan.engine.selection import Array
@@ -41,7 +42,7 @@ class Decoded:
     Attributes
     ----------
     records, blocks : ndarray of int32
-        In the words of :mod:`~warpsan.engine.layout`.
+        :class:`~warpsan.engine.memory.Record` and :class:`~warpsan.engine.memory.Block`, a row each.
     operations : tuple of NativeOperation
         The operations, by their number in records.
     constants : dict of Constant to int
@@ -102,20 +103,20 @@ def decode(
     numerics: str,
     ring: Ring | None = None,
     tracking: bool = False,
-    looks: bool = False,
+    track_unwritten_global: bool = False,
     traced: bool = False,
     provenance: bool = False,
     volatile_is_data: bool = False,
     version: float = 9.0,
     variables: Collection[str] = (),
     recorded: frozenset[int] = frozenset(),
-    letter: bool = False,
+    default_scope_is_cta: bool = False,
 ) -> Decoded:
     """Decode an entry. ``checked`` and ``counted`` add the records of the checks and the counters, ``tracking`` those
-    that follow undefined bytes of memory, ``looks`` those that detect reads of unwritten global memory, ``provenance``
-    those of that check, and ``traced`` those that record events (:mod:`.trace`). With ``volatile_is_data``, volatile
-    accesses are weak. ``recorded`` has the instructions, by their pc, whose accesses recorders collect. With
-    ``letter``, mbarrier instructions without a scope have the scope ``.cta``.
+    that follow undefined bytes of memory, ``track_unwritten_global`` those that detect reads of unwritten global
+    memory, ``provenance`` those of that check, and ``traced`` those that record events (:mod:`.trace`). With
+    ``volatile_is_data``, volatile accesses are weak. ``recorded`` has the instructions, by their pc, whose accesses
+    recorders collect. With ``default_scope_is_cta``, mbarrier instructions without a scope have the scope ``.cta``.
 
     ``target`` is the module's ``.target``, ``version`` its PTX version, ``variables`` the names with an address, and
     ``numerics`` as in :func:`warpsan.launch`. With a ring, floating-point instructions are the ring's.
@@ -128,15 +129,15 @@ def decode(
     asm = Assembler(entry, program, checked, counted, traced, target, numerics)
     if ring is not None:
         asm = RingAssembler(entry, program, checked, counted, traced, target, numerics, ring=ring)
-    asm.volatile_is_data, asm.version, asm.recorded, asm.letter = volatile_is_data, version, recorded, letter
-    asm.variables, asm.looks = variables, looks
+    asm.volatile_is_data, asm.version, asm.recorded, asm.variables = volatile_is_data, version, recorded, variables
+    asm.default_scope_is_cta, asm.track_unwritten_global = default_scope_is_cta, track_unwritten_global
     if provenance:
         asm.origins = pointer_origins(entry)
     predicates = asm.top if not program.files else _predicate_bytes(program)
     undefined = find_undefined(program, entry) if checked else Undefined({}, frozenset())
     if tracking and checked:
         asm.tracking, asm.regions = True, pure_regions(program, entry)
-        undefined = find_undefined(program, entry, asm.regions, looks=looks)
+        undefined = find_undefined(program, entry, asm.regions, track_unwritten_global=track_unwritten_global)
     meeting = meetings(asm, undefined)
     add_shadows(asm, undefined)
     polling = polling_loops(entry, program)
@@ -149,7 +150,7 @@ def decode(
     ]
     return Decoded(
         asm.records_array(),
-        np.array(blocks, dtype=np.int32).reshape(-1, layout.BLOCK_WORDS),
+        np.array([[each.get(name, 0) for name in Block.fields] for each in blocks], dtype=np.int32),
         tuple(asm.operations[name] for name in asm.numbers),
         asm.constants,
         asm.specials,
@@ -210,9 +211,9 @@ def _block(
     meeting: Sequence[int],
     *,
     polls: int,
-) -> list[int]:
-    words = [0] * layout.BLOCK_WORDS
-    words[layout.FIRST] = len(asm.records)
+) -> dict[str, int]:
+    words: dict[str, int] = {}
+    words["first"] = len(asm.records)
     items = [*basic.items, *filter(None, [basic.end])]
     if meeting and items:
         ways_meet(asm, meeting, instructions_of(items[0])[0])
@@ -242,14 +243,14 @@ def _block(
             asm.refuse(first, _refusal(asm, why, first, asm.instruction))
         if products and isinstance(item, Instruction) and _is_fence(item):
             _look_at_products(asm, basic, place + 1, products)
-    words[layout.SIZE] = basic.size
-    words[layout.POLLS] = polls
+    words["size"] = basic.size
+    words["polls"] = polls
     if basic.collective:
-        words[layout.COLLECTIVE] = 1
+        words["collective"] = 1
         if basic.members is not None:
-            words[layout.COLLECTIVE], words[layout.MEMBERS] = _members(asm, *basic.members)
+            words["collective"], words["members"] = _members(asm, *basic.members)
     if basic.end is not None:
-        begin, before, guard = len(asm.records), list(words), 0
+        begin, before, guard = len(asm.records), dict(words), 0
         try:
             follow_undefined(asm, basic.end, undefined)
             asm.begin(basic.end)
@@ -260,14 +261,13 @@ def _block(
         except _Refusals as why:
             del asm.records[begin:]
             words = before
-            nothing = [0] * layout.BLOCK_WORDS
-            asm.refuse(basic.end, _refusal(asm, why, basic.end, lambda end: end_block(asm, program, end, nothing)))
-        words[layout.END_GUARD] = guard
+            asm.refuse(basic.end, _refusal(asm, why, basic.end, lambda end: end_block(asm, program, end, {})))
+        words["end_guard"] = guard
     elif basic.inner:
-        words[layout.END] = layout.END_INNER
+        words["end"] = layout.END_INNER
     elif number + 1 == len(program.blocks):  # running off the end is a return
-        words[layout.END] = layout.END_EXIT
-    words[layout.LAST] = len(asm.records)
+        words["end"] = layout.END_EXIT
+    words["last"] = len(asm.records)
     return words
 
 

@@ -10,10 +10,9 @@ all warps of a CTA have left one phase.
 
 from __future__ import annotations
 
+from warpsan.engine.context import Context
 from warpsan.engine.layout import (
-    ARRIVALS_ASIDE,
     AT_BARRIER,
-    CTA_COUNT,
     EV_KIND,
     EV_MASK,
     EV_NAME,
@@ -23,28 +22,11 @@ from warpsan.engine.layout import (
     EV_TURN,
     EV_WARP,
     EVENT_WORDS,
-    FIRST_PART,
-    LAST_EVENT,
-    LAST_PHASE,
-    LIVE,
     NO_PHASE,
-    PART_INFO,
-    PART_MASK,
-    PART_STATUS,
-    PART_WORDS,
-    PARTS,
-    PHASES,
-    THREADS,
-    TRACE,
-    TRACE_END,
     TRACE_PHASE,
     TRACE_WORDS,
-    TRACED_PHASE,
-    WARP_COUNT,
-    WARP_NUMBER,
-    WARP_WORDS,
-    WARPS,
 )
+from warpsan.engine.memory import Warp
 from warpsan.engine.words import copy, load64, popcount, store64
 
 __all__ = [
@@ -58,61 +40,61 @@ __all__ = [
 ]
 
 
-def room_for_event(context: int, words: int) -> int:
+def room_for_event(context: Context, words: int) -> int:
     """The address of an event of so many words; 0 if there is no space: then the end is beyond the last word."""
-    end = load64(context + 8 * TRACE_END)
+    end = context.trace_end
     if end + words > TRACE_WORDS:
-        store64(context + 8 * TRACE_END, TRACE_WORDS + 1)
+        context.trace_end = TRACE_WORDS + 1
         return 0
-    store64(context + 8 * TRACE_END, end + words)
-    return load64(context + 8 * TRACE) + 8 * end
+    context.trace_end = end + words
+    return context.trace + 8 * end
 
 
-def begin_phases(context: int) -> None:
+def begin_phases(context: Context) -> None:
     """A cluster begins."""
-    store64(context + 8 * TRACED_PHASE, -1)
-    for cta in range(load64(context + 8 * CTA_COUNT) if load64(context + 8 * ARRIVALS_ASIDE) != 0 else 0):
+    context.traced_phase = -1
+    for cta in range(context.cta_count if context.deferred_arrivals != 0 else 0):
         store64(arrivals_aside(context, cta), 0)
 
 
-def arrivals_aside(context: int, cta: int) -> int:
+def arrivals_aside(context: Context, cta: int) -> int:
     """The place of the number of deferred arrivals of a CTA, which are followed by their events."""
-    stride = 1 + EVENT_WORDS * load64(context + 8 * WARP_COUNT)
-    return load64(context + 8 * ARRIVALS_ASIDE) + 8 * stride * cta
+    stride = 1 + EVENT_WORDS * context.warp_count
+    return context.deferred_arrivals + 8 * stride * cta
 
 
-def is_whole(context: int, state: int, mask: int) -> int:
+def is_whole(context: Context, state: Warp, mask: int) -> int:
     """Whether these are all initial lanes of a warp."""
-    here = min(32, load64(context + 8 * THREADS) - 32 * load64(state + 8 * WARP_NUMBER))
-    return mask == (1 << here) - 1 and mask == load64(state + 8 * LIVE)
+    here = min(32, context.threads - 32 * state.number)
+    return mask == (1 << here) - 1 and mask == state.live
 
 
-def write_arrivals(context: int, cta: int) -> None:
+def write_arrivals(context: Context, cta: int) -> None:
     """The deferred arrivals of a CTA become events."""
-    if load64(context + 8 * ARRIVALS_ASIDE) == 0:
+    if context.deferred_arrivals == 0:
         return
     aside = arrivals_aside(context, cta)
     for k in range(load64(aside)):
         row = aside + 8 * (1 + EVENT_WORDS * k)
-        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * load64(row + 8 * EV_WARP)
-        store64(state + 8 * LAST_PHASE, NO_PHASE)
+        state = context.warps[load64(row + 8 * EV_WARP)]
+        state.last_phase = NO_PHASE
         event = room_for_event(context, EVENT_WORDS)
         if event != 0:
             copy(event, row, 8 * EVENT_WORDS)
-            store64(state + 8 * LAST_EVENT, (event - load64(context + 8 * TRACE)) // 8 + 1)
+            state.last_event = (event - context.trace) // 8 + 1
     store64(aside, 0)
 
 
-def write_all_arrivals(context: int) -> None:
+def write_all_arrivals(context: Context) -> None:
     """The deferred arrivals of all CTAs become events."""
-    for cta in range(load64(context + 8 * CTA_COUNT) if load64(context + 8 * TRACE) != 0 else 0):
+    for cta in range(context.cta_count if context.trace != 0 else 0):
         write_arrivals(context, cta)
 
 
-def end_phase(context: int, cta: int, name: int, arrived: int, whole: int) -> None:
+def end_phase(context: Context, cta: int, name: int, arrived: int, whole: int) -> None:
     """The phase of a barrier is complete in a CTA, with so many threads counted; ``whole`` is whether no thread is
     missing. Its warps have not continued yet."""
-    if load64(context + 8 * TRACE) == 0 or load64(context + 8 * ARRIVALS_ASIDE) == 0:
+    if context.trace == 0 or context.deferred_arrivals == 0:
         return
     aside = arrivals_aside(context, cta)
     if whole and load64(aside) != 0 and load64(aside + 8 * (1 + EV_NAME)) == name and is_empty(context, aside, arrived):
@@ -120,47 +102,43 @@ def end_phase(context: int, cta: int, name: int, arrived: int, whole: int) -> No
         store64(aside, 0)
         return
     write_arrivals(context, cta)
-    number, warps = load64(context + 8 * PHASES) + 1, load64(context + 8 * WARP_COUNT)
-    store64(context + 8 * PHASES, number)
+    number, warps = context.phases + 1, context.warp_count
+    context.phases = number
     for k in range(warps):
-        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * (warps * cta + k)
-        for p in range(load64(state + 8 * PARTS)):
-            part = state + 8 * (FIRST_PART + PART_WORDS * p)
-            waits = load64(part + 8 * PART_STATUS) == AT_BARRIER and load64(part + 8 * PART_INFO) == name
-            if waits and load64(part + 8 * PART_MASK) == load64(state + 8 * LIVE):
-                store64(state + 8 * LAST_PHASE, number)
+        state = context.warps[warps * cta + k]
+        for p in range(state.path_count):
+            part = state.paths[p]
+            waits = part.status == AT_BARRIER and part.info == name
+            if waits and part.mask == state.live:
+                state.last_phase = number
 
 
-def is_empty(context: int, aside: int, arrived: int) -> int:
+def is_empty(context: Context, aside: int, arrived: int) -> int:
     """Whether all arrivals of a phase, a number of threads, are deferred, by warps that have left one phase
     together."""
     counted, together = 0, -1
     for k in range(load64(aside)):
         row = aside + 8 * (1 + EVENT_WORDS * k)
         counted += 32 if load64(row + 8 * EV_THREADS) != 0 else popcount(load64(row + 8 * EV_MASK))
-        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * load64(row + 8 * EV_WARP)
-        last = load64(state + 8 * LAST_PHASE)
+        state = context.warps[load64(row + 8 * EV_WARP)]
+        last = state.last_phase
         if last == NO_PHASE or (k > 0 and last != together):
             return 0
         together = last
     return counted == arrived
 
 
-def write_phase(context: int, aside: int) -> None:
+def write_phase(context: Context, aside: int) -> None:
     """One event for the arrivals of an empty phase; in lockstep, for those of each turn."""
-    trace, turn = load64(context + 8 * TRACE), -1
+    trace, turn = context.trace, -1
     for k in range(load64(aside)):
         row = aside + 8 * (1 + EVENT_WORDS * k)
         if k > 0 and load64(row + 8 * EV_TURN) == turn:
             continue
         turn = load64(row + 8 * EV_TURN)
-        before = load64(context + 8 * TRACED_PHASE)
+        before = context.traced_phase
         event = trace + 8 * before
-        if (
-            load64(context + 8 * CTA_COUNT) == 1
-            and before >= 0
-            and before + EVENT_WORDS == load64(context + 8 * TRACE_END)
-        ):
+        if context.cta_count == 1 and before >= 0 and before + EVENT_WORDS == context.trace_end:
             same = load64(event + 8 * EV_PLACE) == load64(row + 8 * EV_PLACE)
             same = same and load64(event + 8 * EV_NAME) == load64(row + 8 * EV_NAME)
             if same and load64(event + 8 * EV_THREADS) == load64(row + 8 * EV_THREADS):
@@ -168,7 +146,7 @@ def write_phase(context: int, aside: int) -> None:
                 continue
         event = room_for_event(context, EVENT_WORDS)
         if event != 0:
-            store64(context + 8 * TRACED_PHASE, (event - trace) // 8)
+            context.traced_phase = (event - trace) // 8
             copy(event, row, 8 * EVENT_WORDS)
             store64(event + 8 * EV_KIND, TRACE_PHASE)
             store64(event + 8 * EV_TIMES, 1)

@@ -22,12 +22,12 @@ from warpsan.semantics.warpgroup import product_list
 
 __all__ = ["ENDS", "end_block"]
 
-End = Callable[[Assembler, Program, Instruction, list[int]], None]
+End = Callable[[Assembler, Program, Instruction, dict[str, int]], None]
 ENDS: dict[str, End] = {}
 """Handlers by the beginning of an instruction's text; each fills the words of the block that the instruction ends."""
 
 
-def end_block(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+def end_block(asm: Assembler, program: Program, instruction: Instruction, words: dict[str, int]) -> None:
     """The action at the end of a block."""
     end = find_handler(ENDS, instruction)
     if end is None:
@@ -35,16 +35,16 @@ def end_block(asm: Assembler, program: Program, instruction: Instruction, words:
     end(asm, program, instruction, words)
 
 
-def _bra(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+def _bra(asm: Assembler, program: Program, instruction: Instruction, words: dict[str, int]) -> None:
     mods = Mods(instruction)
     mods.flag("uni")
     mods.done()
     (target,) = instruction.operands
     assert isinstance(target, Symbol)
-    words[layout.END], words[layout.TARGET] = layout.END_BRANCH, program.block_of_label[target.name]
+    words["end"], words["target"] = layout.END_BRANCH, program.block_of_label[target.name]
 
 
-def _exit(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+def _exit(asm: Assembler, program: Program, instruction: Instruction, words: dict[str, int]) -> None:
     mods = Mods(instruction)
     if instruction.opcode == "ret":
         mods.flag("uni")
@@ -52,22 +52,22 @@ def _exit(asm: Assembler, program: Program, instruction: Instruction, words: lis
     if instruction.operands:
         return_words(asm, instruction, words)
     else:
-        words[layout.END] = layout.END_EXIT
+        words["end"] = layout.END_EXIT
 
 
-def _brx(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+def _brx(asm: Assembler, program: Program, instruction: Instruction, words: dict[str, int]) -> None:
     """Each lane goes to the target of its index; an index beyond the last is undefined in PTX, and the launch ends."""
     mods = Mods(instruction)
     mods.choice(("idx",))
     mods.flag("uni")
     mods.done()
     targets = [program.block_of_label[label.name] for label in branch_targets(instruction)]
-    words[layout.END], words[layout.END_A] = layout.END_INDEXED, asm.source(instruction.operands[0], "u32")
-    words[layout.END_B], words[layout.END_C], words[layout.END_D] = len(asm.lists), len(targets), -1
+    words["end"], words["end_a"] = layout.END_INDEXED, asm.source(instruction.operands[0], "u32")
+    words["end_b"], words["end_c"], words["end_d"] = len(asm.lists), len(targets), -1
     asm.lists += targets
 
 
-def _call(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+def _call(asm: Assembler, program: Program, instruction: Instruction, words: dict[str, int]) -> None:
     """Calls of functions that the PTX defines, directly or through a register, and of ``vprintf``, ``__assertfail``,
     ``malloc`` and ``free``."""
     mods = Mods(instruction)
@@ -76,41 +76,41 @@ def _call(asm: Assembler, program: Program, instruction: Instruction, words: lis
     call_words(asm, instruction, words)
 
 
-def _stop(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+def _stop(asm: Assembler, program: Program, instruction: Instruction, words: dict[str, int]) -> None:
     """Ends the launch; without a debugger a breakpoint does so too."""
     Mods(instruction).done()
-    words[layout.END] = layout.END_STOP
+    words["end"] = layout.END_STOP
 
 
-def _barrier(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+def _barrier(asm: Assembler, program: Program, instruction: Instruction, words: dict[str, int]) -> None:
     mods = Mods(instruction)
     mods.flag("cta")
     mods.flag("aligned")
     action = mods.choice(("sync", "arrive", "red"))
     operands = list(instruction.operands)
-    words[layout.END] = {"sync": layout.END_BARRIER, "arrive": layout.END_ARRIVE, "red": layout.END_REDUCE}[action]
+    words["end"] = {"sync": layout.END_BARRIER, "arrive": layout.END_ARRIVE, "red": layout.END_REDUCE}[action]
     if action == "red":
         operation = mods.choice(("popc", "and", "or"))
         type_ = mods.type()
         require(mods, type_, ("u32",) if operation == "popc" else ("pred",))
         row, _ = asm.target(operands.pop(0), type_.name)
-        words[layout.TARGET] = ("popc", "and", "or").index(operation)
-        words[layout.END_D], words[layout.END_C] = row, asm.source(operands.pop(), "pred")
+        words["target"] = ("popc", "and", "or").index(operation)
+        words["end_d"], words["end_c"] = row, asm.source(operands.pop(), "pred")
     elif action == "sync" and len(operands) == 1 and (instruction.opcode == "bar" or "aligned" in instruction.mods):
-        words[layout.END_C] = 1  # the code of __syncthreads(), if the barrier is the first
+        words["end_c"] = 1  # the code of __syncthreads(), if the barrier is the first
     mods.done()
-    words[layout.END_A] = asm.source(operands[0], "u32")
-    words[layout.END_B] = asm.source(operands[1], "u32") if len(operands) > 1 else -1
+    words["end_a"] = asm.source(operands[0], "u32")
+    words["end_b"] = asm.source(operands[1], "u32") if len(operands) > 1 else -1
 
 
-def _cluster(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+def _cluster(asm: Assembler, program: Program, instruction: Instruction, words: dict[str, int]) -> None:
     """All threads of the cluster that have not exited take part; a thread waits for the phase in which it arrived."""
     form = form_of(instruction, ClusterAction)
-    words[layout.END] = layout.END_CLUSTER_ARRIVE if form.action == "arrive" else layout.END_CLUSTER_WAIT
-    words[layout.END_A], words[layout.END_PC] = int(form.order == "relaxed"), instruction.pc
+    words["end"] = layout.END_CLUSTER_ARRIVE if form.action == "arrive" else layout.END_CLUSTER_WAIT
+    words["end_a"], words["end_pc"] = int(form.order == "relaxed"), instruction.pc
 
 
-def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words: dict[str, int]) -> None:
     """Blocks until the phase of a parity or a state token is complete, whatever its time limit."""
     form = form_of(instruction, MbarrierTest)
     target, address, state, *limit = instruction.operands
@@ -118,31 +118,31 @@ def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words:
         asm.source(limit[0], "u32")
     row, finish = asm.target(target, "pred")
     finish()
-    words[layout.END], words[layout.END_D] = layout.END_TRY_WAIT, row
-    words[layout.END_E], words[layout.END_PC] = order_number(asm, instruction), instruction.pc
-    words[layout.END_A], words[layout.END_B] = shared_address(asm, address, form.space)
-    words[layout.END_C] = asm.source(state, "u32" if form.parity else "b64")
-    words[layout.END_TOKEN] = int(not form.parity)
+    words["end"], words["end_d"] = layout.END_TRY_WAIT, row
+    words["end_e"], words["end_pc"] = order_number(asm, instruction), instruction.pc
+    words["end_a"], words["end_b"] = shared_address(asm, address, form.space)
+    words["end_c"] = asm.source(state, "u32" if form.parity else "b64")
+    words["end_token"] = int(not form.parity)
 
 
-def _mma_async(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+def _mma_async(asm: Assembler, program: Program, instruction: Instruction, words: dict[str, int]) -> None:
     numbers = warpgroup_numbers(asm.words) if isinstance(asm, RingAssembler) else None
     content = product_list(asm, instruction, numbers)
-    words[layout.END], words[layout.END_A] = layout.END_WGMMA, len(asm.lists)
-    words[layout.END_PC] = instruction.pc
+    words["end"], words["end_a"] = layout.END_WGMMA, len(asm.lists)
+    words["end_pc"] = instruction.pc
     asm.lists += content
 
 
-def _wait_products(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    words[layout.END], words[layout.END_A] = layout.END_WGMMA_WAIT, form_of(instruction, ProductWait).keep
+def _wait_products(asm: Assembler, program: Program, instruction: Instruction, words: dict[str, int]) -> None:
+    words["end"], words["end_a"] = layout.END_WGMMA_WAIT, form_of(instruction, ProductWait).keep
 
 
-def _setmaxnreg(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+def _setmaxnreg(asm: Assembler, program: Program, instruction: Instruction, words: dict[str, int]) -> None:
     """Values stay. A warp that requests more registers than its block has left waits until others release some."""
     form = form_of(instruction, RegisterCount)
-    words[layout.END], words[layout.END_A] = layout.END_REGISTERS, form.wanted
-    words[layout.END_B] = int(form.action == "inc")
-    words[layout.END_C], words[layout.END_PC] = int(asm.checked and "maxnreg" in asm.entry.directives), instruction.pc
+    words["end"], words["end_a"] = layout.END_REGISTERS, form.wanted
+    words["end_b"] = int(form.action == "inc")
+    words["end_c"], words["end_pc"] = int(asm.checked and "maxnreg" in asm.entry.directives), instruction.pc
 
 
 ENDS.update({"bra": _bra, "brx": _brx, "call": _call, "ret": _exit, "exit": _exit, "trap": _stop, "brkpt": _stop})

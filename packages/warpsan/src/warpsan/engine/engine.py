@@ -116,7 +116,7 @@ class NativeCode:
         self._ctas = np.full(self.clusters * together, -1, np.int64)
         self._ctas[: len(ctas)] = ctas
 
-    def state(self, words: Mapping[int, int] | None = None) -> State:
+    def state(self, words: Mapping[str, int] | None = None) -> State:
         """The memory of one thread; ``words`` as in :class:`~warpsan.engine.state.State`."""
         timer = self._timer() if self.setup.stopwatch.operations else None
         table = self._table if timer is None else timer.table
@@ -141,9 +141,9 @@ class NativeCode:
             If the clock of the checks is exhausted.
         """
         with self._timers.get(id(state), nullcontext()):
-            status = int(self._loop(state.context.ctypes.data, begin, end))
+            status = int(self._loop(state.context.address, begin, end))
         if status == layout.LATE:
-            most = int(state.context[layout.TIME_LIMIT])
+            most = state.context.time_limit
             raise StepLimit(f"the checks follow at most {most} releases and asynchronous operations of a cluster")
         return status
 
@@ -182,16 +182,16 @@ def _run(
             raise state.host.error
     if layout.NOT_ALGEBRAIC in statuses:
         state = states[statuses.index(layout.NOT_ALGEBRAIC)]
-        raise NotAlgebraic(decoded.sites[int(state.context[layout.CURRENT_PC])])
+        raise NotAlgebraic(decoded.sites[state.context.current_pc])
     if layout.REFUSED in statuses:
-        place = int(states[statuses.index(layout.REFUSED)].context[layout.CURRENT_PC])
+        place = states[statuses.index(layout.REFUSED)].context.current_pc
         if not setup.checks:
             raise decoded.refused[place].again()
     if any(statuses):
         return layout.WHY[max(statuses) - layout.GIVE_UP]
     if setup.checks and _conflict(states):
         return "race"
-    steps = sum(int(state.context[layout.STEPS_TAKEN]) for state in states)
+    steps = sum(state.context.steps_taken for state in states)
     tally.steps += steps
     for state in states:
         tally.add(state.counted)
@@ -204,7 +204,7 @@ def _run(
 
 def accesses_of(states: Sequence[State]) -> Touched:
     """The launch's accesses to global memory."""
-    granule = 1 << int(states[0].context[layout.GLOBAL_SHIFT])
+    granule = 1 << states[0].context.global_shift
     return Touched(
         stretches([state.readers for state in states], 1 << layout.READ_SHIFT),
         stretches([state.writers for state in states], granule),
@@ -225,7 +225,7 @@ def _conflict(states: list[State]) -> bool:
     """Whether blocks of different threads accessed the same place of global memory, at least one writing."""
     if len(states) == 1:
         return False
-    shift = int(states[0].context[layout.GLOBAL_SHIFT])
+    shift = states[0].context.global_shift
     many = 1 << layout.READ_SHIFT - shift
     pages = np.flatnonzero(np.any([state.pages for state in states], axis=0))
     granules = 1 << layout.GLOBAL_PAGE_SHIFT - shift
@@ -246,7 +246,7 @@ def _conflict(states: list[State]) -> bool:
 def _key(setup: Setup, *, traced: bool = False) -> _Key:
     """The inputs of a decoded program."""
     flags = (
-        *(bool(setup.checks), setup.counters, setup.tracking, setup.looks, traced),
+        *(bool(setup.checks), setup.counters, setup.tracking, setup.track_unwritten_global, traced),
         *("provenance" in setup.checks, setup.volatile == "data", "strict" in setup.checks),
     )
     return id(setup.program), flags, recorded_pcs(setup), setup.module.target, setup.numerics
@@ -274,14 +274,14 @@ def _decode(setup: Setup, *, traced: bool) -> Decoded:
                 numerics=setup.numerics,
                 ring=_ring(setup),
                 tracking=setup.tracking,
-                looks=setup.looks,
+                track_unwritten_global=setup.track_unwritten_global,
                 traced=traced,
                 provenance="provenance" in setup.checks,
                 volatile_is_data=setup.volatile == "data",
                 version=float(setup.module.version),
                 variables=setup.symbols.addresses.keys(),
                 recorded=recorded_pcs(setup),
-                letter="strict" in setup.checks,
+                default_scope_is_cta="strict" in setup.checks,
             )
         except NotNative as why:
             result = str(why)

@@ -6,9 +6,8 @@ with a row of 32 elements for each register of the functions, and for each ``.pa
 
 from __future__ import annotations
 
+from warpsan.engine.context import Context
 from warpsan.engine.layout import (
-    CURRENT,
-    CURRENT_LOCAL,
     FRAME_BASE,
     FRAME_BYTES,
     FRAME_DEPTH,
@@ -18,60 +17,56 @@ from warpsan.engine.layout import (
     FRAME_MOVING,
     FRAME_ROWS,
     FRAME_VARIABLES,
-    LISTS,
-    LOCAL_STRIDE,
-    OPERANDS,
-    SCRATCH,
     SCRATCH_FAULTS,
-    STACK,
-    STACK_BYTES,
     TOO_DEEP,
 )
+from warpsan.engine.memory import Record
+from warpsan.engine.structs import Ptr, i32
 from warpsan.engine.words import copy, load8, load32, load64, store8, store32, store64
 
 __all__ = ["pop_frame", "push_frame"]
 
 
-def push_frame(registers: int, record: int, mask: int, context: int) -> int:
+def push_frame(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes call a function of a call cycle from within it: operand 0 is the start of the frame's list. Returns a
     status."""
-    frame = load64(context + 8 * LISTS) + 4 * load32(record + 4 * OPERANDS)
-    depths = registers + load32(frame + 4 * FRAME_DEPTH)
+    frame = context.lists.at(record.operands[0])
+    depths = registers + frame[FRAME_DEPTH]
     for lane in range(32):
         if mask >> lane & 1:
             depth = load32(depths + 4 * lane)
-            if depth + 1 >= load32(frame + 4 * FRAME_MOST):
-                scratch = load64(context + 8 * SCRATCH) + SCRATCH_FAULTS
+            if depth + 1 >= frame[FRAME_MOST]:
+                scratch = context.scratch + SCRATCH_FAULTS
                 store64(scratch, lane)
                 store64(scratch + 8, depth + 1)
                 return TOO_DEEP
             move_frame(context, registers, frame, lane, depth, 1)
             store32(depths + 4 * lane, depth + 1)
-            move_variables(registers, frame, lane, load32(frame + 4 * FRAME_LOCAL))
+            move_variables(registers, frame, lane, frame[FRAME_LOCAL])
     return 0
 
 
-def pop_frame(registers: int, record: int, mask: int, context: int) -> int:
+def pop_frame(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes return into a call cycle; as :func:`push_frame`."""
-    frame = load64(context + 8 * LISTS) + 4 * load32(record + 4 * OPERANDS)
-    depths = registers + load32(frame + 4 * FRAME_DEPTH)
+    frame = context.lists.at(record.operands[0])
+    depths = registers + frame[FRAME_DEPTH]
     for lane in range(32):
         if mask >> lane & 1:
             depth = load32(depths + 4 * lane) - 1
             store32(depths + 4 * lane, depth)
             move_frame(context, registers, frame, lane, depth, 0)
-            move_variables(registers, frame, lane, -load32(frame + 4 * FRAME_LOCAL))
+            move_variables(registers, frame, lane, -frame[FRAME_LOCAL])
     return 0
 
 
-def move_frame(context: int, registers: int, frame: int, lane: int, depth: int, save: int) -> None:
+def move_frame(context: Context, registers: int, frame: Ptr[i32], lane: int, depth: int, save: int) -> None:
     """Save a lane's values to the frame at a depth, or restore them."""
-    place = load64(context + 8 * STACK) + load64(context + 8 * CURRENT) * load64(context + 8 * STACK_BYTES)
-    place += load32(frame + 4 * FRAME_BASE) + depth * load32(frame + 4 * FRAME_BYTES)
-    item = frame + 4 * FRAME_ITEMS
-    for _ in range(load32(frame + 4 * FRAME_ROWS)):
-        row, size = registers + load32(item), load32(item + 4)
-        item += 8
+    place = context.stack + context.current * context.stack_bytes
+    place += frame[FRAME_BASE] + depth * frame[FRAME_BYTES]
+    item = frame.at(FRAME_ITEMS)
+    for _ in range(frame[FRAME_ROWS]):
+        row, size = registers + item[0], item[1]
+        item = item.at(2)
         if size == 0:  # a predicate
             if save:
                 store8(place + lane, load32(row) >> lane & 1)
@@ -81,10 +76,10 @@ def move_frame(context: int, registers: int, frame: int, lane: int, depth: int, 
         else:
             swap(place + size * lane, row + size * lane, size, save)
             place += 32 * size
-    local = load64(context + 8 * CURRENT_LOCAL) + lane * load64(context + 8 * LOCAL_STRIDE)
-    for _ in range(load32(frame + 4 * FRAME_VARIABLES)):
-        address, size = load64(registers + load32(item) + 8 * lane), load32(item + 4)
-        item += 8
+    local = context.current_local + lane * context.local_stride
+    for _ in range(frame[FRAME_VARIABLES]):
+        address, size = load64(registers + item[0] + 8 * lane), item[1]
+        item = item.at(2)
         swap(place + size * lane, local + address, size, save)
         place += 32 * size
 
@@ -97,12 +92,12 @@ def swap(saved: int, used: int, size: int, save: int) -> None:
         copy(used, saved, size)
 
 
-def move_variables(registers: int, frame: int, lane: int, by: int) -> None:
+def move_variables(registers: int, frame: Ptr[i32], lane: int, by: int) -> None:
     """Move the addresses of a lane's local variables to another depth."""
-    item = frame + 4 * FRAME_ITEMS + 8 * (load32(frame + 4 * FRAME_ROWS) + load32(frame + 4 * FRAME_VARIABLES))
-    for _ in range(load32(frame + 4 * FRAME_MOVING)):
-        row, size = registers + load32(item), load32(item + 4)
-        item += 8
+    item = frame.at(FRAME_ITEMS + 2 * (frame[FRAME_ROWS] + frame[FRAME_VARIABLES]))
+    for _ in range(frame[FRAME_MOVING]):
+        row, size = registers + item[0], item[1]
+        item = item.at(2)
         if size == 8:
             store64(row + 8 * lane, load64(row + 8 * lane) + by)
         else:

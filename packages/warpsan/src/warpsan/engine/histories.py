@@ -70,7 +70,7 @@ def _part(marks: Array, part: int, parts: int) -> Array:
 
 
 def _keep(
-    setup: Setup, order: dict[int, int], space: Space, before: Array, marks: Array, history: GlobalHistory
+    setup: Setup, order: dict[str, int], space: Space, before: Array, marks: Array, history: GlobalHistory
 ) -> bool:
     """Keep the accesses to marked granules of global memory. Returns whether their events fit in memory."""
     space.data[:] = before
@@ -79,13 +79,13 @@ def _keep(
     watched = {**marks_of(setup, space), layout.IN_GLOBAL: marks}
     clusters = np.full(code.clusters, 2 if orders_blocks(setup.entry) else 0, np.uint8)
     state, _, events = record(setup, order, code, watched, clusters)
-    end = int(state.context[layout.TRACE_END])
+    end = state.context.trace_end
     if end > layout.TRACE_WORDS:
         return False
     replay(
         *(setup, space, HazardLog(), events[:end]),
         {"shared": watched[layout.IN_SHARED], "global": watched[layout.IN_GLOBAL]},
-        together=int(state.context[layout.ORDER]) == layout.TOGETHER,
+        together=state.context.order == layout.TOGETHER,
         stuck=False,
         history=history,
     )

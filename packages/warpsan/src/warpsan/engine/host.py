@@ -17,13 +17,15 @@ import numpy as np
 from llvmlite import ir
 
 from warpsan.engine import layout
+from warpsan.engine.context import Context
 from warpsan.engine.lanes import POINTER, WORD32, WORD64
-from warpsan.engine.layout import OPERANDS, WARP
+from warpsan.engine.layout import WARP
 from warpsan.engine.maps import map_words
+from warpsan.engine.memory import Record
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.recorders import Recorders
 from warpsan.engine.selection import Array
-from warpsan.engine.words import load32
+from warpsan.engine.structs import Ptr
 from warpsan.errors import DeviceAssertion, IllegalAccess
 from warpsan.host.geometry import Dim3
 from warpsan.host.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, Space
@@ -74,7 +76,7 @@ def call_back(code: OperationCode) -> Any:
     """The status that the host returns for a record."""
     b = code.builder
     signature = ir.FunctionType(WORD64, [POINTER, POINTER, WORD32, POINTER])
-    function = b.inttoptr(code.context(layout.HOST), signature.as_pointer())
+    function = b.inttoptr(code.context("host"), signature.as_pointer())
     return b.call(function, [code.registers, code.record, code.mask, code.base])
 
 
@@ -92,7 +94,7 @@ class Host:
     setup : Setup
     space : Space
         Global memory.
-    context : ndarray of int64
+    context : Context
         The thread's context.
     calls : sequence of HostCall and WatchedAccess
         The calls of the program.
@@ -112,7 +114,7 @@ class Host:
         The exception that ends the launch: a failed assertion, or an invalid argument of a function.
     """
 
-    def __init__(self, setup: Setup, space: Space, context: Array, calls: Sequence[HostCall | WatchedAccess]) -> None:
+    def __init__(self, setup: Setup, space: Space, context: Context, calls: Sequence[HostCall | WatchedAccess]) -> None:
         self.setup, self.space, self.context, self.calls = setup, space, context, calls
         self.printed: list[str] = []
         self.error: BaseException | None = None
@@ -130,10 +132,10 @@ class Host:
 
     def _answer(self, registers: int, record: int, mask: int, context: int) -> int:
         try:
-            call = self.calls[load32(record + 4 * (OPERANDS + HOST_NUMBER))]
+            call = self.calls[Record(record).operands[HOST_NUMBER]]
             if isinstance(call, WatchedAccess):
                 lanes = [lane for lane in range(WARP) if mask >> lane & 1]
-                access = int(self.context[layout.HOST_ACCESS])
+                access = self.context.host_access
                 space = "global" if access & layout.HOST_GLOBAL else "shared"
                 self.recorders.see(call.pc, space, access & ~layout.HOST_GLOBAL, lanes, self.recorders.places()[lanes])
                 return layout.DONE
@@ -156,11 +158,11 @@ class Host:
             words = map_words(_bytes_at(place, DESCRIPTOR_BYTES).tobytes(), self.space)
             if words is None:
                 return 0
-            table, many = int(self.context[layout.TENSOR_MAPS]), int(self.context[layout.TENSOR_MAP_COUNT])
+            table, many = self.context.tensor_maps, self.context.tensor_map_count
             known = _bytes_at(table, 8 * layout.MAP_WORDS * many).view(np.int64) if many else words[:0]
             self._maps.append(np.concatenate([known, words]))
-            self.context[layout.TENSOR_MAPS] = self._maps[-1].ctypes.data
-            self.context[layout.TENSOR_MAP_COUNT] = many + 1
+            self.context.tensor_maps = self._maps[-1].ctypes.data
+            self.context.tensor_map_count = many + 1
         except BaseException as error:
             self.fail(error)
             return 0
@@ -169,8 +171,8 @@ class Host:
     def where(self, lane: int) -> tuple[Dim3, Dim3]:
         """Block and thread of a lane of the current warp."""
         geometry = self.setup.geometry
-        thread = WARP * (int(self.context[layout.CURRENT]) % geometry.warps) + lane
-        return geometry.block_at(int(self.context[layout.CURRENT_CTA]) - 1), geometry.thread_at(thread)
+        thread = WARP * (self.context.current % geometry.warps) + lane
+        return geometry.block_at(self.context.current_cta - 1), geometry.thread_at(thread)
 
     def _fail(
         self,
@@ -234,8 +236,8 @@ class Host:
         assert self.setup.heap is not None
         self.setup.heap.publish(self.space)
         self._extents = np.array([(each.begin, each.end) for each in self.space.extents], np.int64)
-        self.context[layout.EXTENTS] = self._extents.ctypes.data
-        self.context[layout.EXTENT_COUNT] = len(self._extents)
+        self.context.extents = Ptr(self._extents.ctypes.data, "i64")
+        self.context.extent_count = len(self._extents)
 
 
 _Answer = Callable[[Host, Instruction, Sequence[int], Sequence[Array], Sequence[Array]], None]
@@ -253,10 +255,10 @@ class _NativeMemory(LaneMemory):
     def stretch(self, address: int) -> Array:
         """The bytes from an address to the end of its buffer."""
         context = self.host.context
-        local = int(context[layout.CURRENT_LOCAL]) + self.lane * int(context[layout.LOCAL_STRIDE])
+        local = context.current_local + self.lane * context.local_stride
         for base, begin, limit in (
-            (SHARED_BASE, int(context[layout.CURRENT_SHARED]), int(context[layout.SHARED_LIMIT])),
-            (LOCAL_BASE, local, int(context[layout.LOCAL_LIMIT])),
+            (SHARED_BASE, context.current_shared, context.shared_limit),
+            (LOCAL_BASE, local, context.local_limit),
         ):
             if 0 <= address - base < limit:
                 return _bytes_at(begin + address - base, limit - (address - base))

@@ -1,8 +1,5 @@
-"""Memory layout that native code shares with Python: words of records, blocks, warps and the context.
-
-Addresses are bytes of this process. A record is one operation, 16 words of 32 bits; a block is straight-line code, 16
-words of 32 bits. The words of the context and of a warp's state have 64 bits.
-"""
+"""Numbers that native code shares with Python: statuses, kinds, sizes, and the words of memory that is no struct of
+:mod:`~warpsan.engine.context` or :mod:`~warpsan.engine.memory`."""
 
 from __future__ import annotations
 
@@ -11,33 +8,13 @@ __all__: list[str] = []
 WARP = 32
 EVERY_LANE = (1 << 32) - 1
 
-# ---- a record: int32 words -------------------------------------------------------------------------------------------
+# ---- a record: words of 32 bits --------------------------------------------------------------------------------------
 
 RECORD_WORDS = 16
-FUNCTION = 0
-"""Index into the table of operations."""
-GUARD = 1
-"""0, or the row of a predicate plus 1, plus 2 if it is negated."""
 OPERANDS = 2
-"""The first of 14 operands: offsets of rows in the warp's registers, or numbers."""
-LAST_OPERAND = 13
+"""The first operand."""
 
-# ---- a block: int32 words --------------------------------------------------------------------------------------------
-
-BLOCK_WORDS = 16
-FIRST, LAST, SIZE = 0, 1, 2
-"""Range of its records, without the last; number of its PTX instructions."""
-END = 3
-"""The kind of its end: one of the END_ numbers."""
-END_GUARD, TARGET = 4, 5
-COLLECTIVE = 6
-"""1 if whole warps are needed, 2 if the lanes of a member mask are needed, otherwise 0."""
-MEMBERS = 7
-"""The row of the member mask."""
-END_A, END_B, END_C, END_D, END_E, END_PC, END_TOKEN = range(8, 15)
-"""Operands of the end, the number of its instruction, and whether a wait is for the phase of a state token."""
-POLLS = 15
-"""Whether it is part of a polling loop (:mod:`warpsan.analysis.polling`); 2 if only memory can end the loop."""
+# ---- ends of blocks -------------------------------------------------------------------------------------------------
 
 END_NEXT, END_BRANCH, END_EXIT, END_BARRIER, END_ARRIVE, END_STOP = 0, 1, 2, 3, 4, 5
 END_INDEXED, END_CLUSTER_ARRIVE, END_CLUSTER_WAIT, END_TRY_WAIT, END_WGMMA, END_WGMMA_WAIT = 6, 7, 8, 9, 10, 11
@@ -91,204 +68,7 @@ FIRST_TIME, LAST_TIME = 64, 1 << 30
 """First and last time of the checks' clock. Numbers below ``FIRST_TIME`` are statuses. Times are 32 bits wide in
 some shadows (``READERS``, ``UPDATERS``, tags of global memory): beyond ``LAST_TIME`` the run ends at the next block."""
 
-# ---- the context: int64 words ----------------------------------------------------------------------------------------
-
-CONTEXT_WORDS = 208
-(
-    TABLE,  # addresses of the operations' functions
-    RECORDS,
-    BLOCKS,
-    REGISTERS,  # of all warps of a cluster
-    REGISTER_BYTES,  # of one warp
-    TEMPLATE,  # their initial values
-    SHARED,  # of all CTAs of a cluster
-    SHARED_STRIDE,
-    SHARED_LIMIT,
-    GLOBAL,  # the address of the arena in this process
-    EXTENTS,  # pairs of offsets in the arena
-    EXTENT_COUNT,
-    LOCAL,
-    LOCAL_STRIDE,
-    LOCAL_LIMIT,
-    WARPS,  # the states of all warps of a cluster
-    WARP_COUNT,  # of one CTA
-    CTA_COUNT,  # of one cluster, or of a cooperative launch
-    THREADS,  # of one CTA
-    CTAS,  # linear indices of the launch's CTAs, by cluster
-    SPECIALS,  # (kind, row) of special registers to fill in
-    SPECIAL_COUNT,
-    START,  # the first block
-    MOST_STEPS,
-    LANES_BY_BLOCK,
-    WARPS_BY_BLOCK,
-    STEPS_TAKEN,
-    BARRIERS,
-    SCRATCH,  # working memory of operations
-    CURRENT,  # the index of the warp that runs
-    CURRENT_STATE,
-    CURRENT_SHARED,  # the shared memory of its CTA
-    CURRENT_LOCAL,
-    CURRENT_LIVE,  # its lanes that have not exited
-    CURRENT_PC,  # record at which a warp gave up; or block, for too many steps or a wrong index
-    GRID_X,
-    GRID_Y,
-    GRID_Z,
-    BLOCK_X,
-    BLOCK_Y,
-    BLOCK_Z,
-    CLUSTER_X,
-    CLUSTER_Y,
-    CLUSTER_Z,
-    ORDER,  # FORWARD, BACKWARD or DRAWN
-    SEED,
-    DRAW,  # the random state of a cluster
-    EARLY,  # whether asynchronous copies land at once
-    COPIES,  # in flight, MOST_COPIES a warp
-    CHECKED,  # whether the checks are on
-    ACTORS,  # words of a vector: one per actor of a cluster; with asynchronous units, in both proxies
-    TIME,  # counts releases and asynchronous operations; restarts between clusters (LAST_TIME)
-    TIME_LIMIT,  # the last time of a run; a cluster that begins beyond half of it restarts the clock
-    CLOCKS,  # per warp the time of its last release, per other actor that of its last operation
-    VECTORS,  # per warp and actor, the time up to which the actor's accesses come before the warp's
-    FLOORS,  # per warp, a time up to which the accesses of all other actors come before its own
-    RELEASED,  # per barrier of each CTA, the vector of the threads that have arrived
-    GRANULE_SHIFT,  # of shared memory
-    GRANULES,  # of a CTA
-    WRITERS,  # per granule: time << 16 | warp
-    READERS,  # per warp, or its operations, and granule: time
-    FLYING,  # per granule: IN_FLIGHT, OPAQUE, and READ_IN_FLIGHT for each operation that reads it
-    WRITTEN,  # per byte of shared memory: a bit
-    WRITTEN_BYTES,  # of a CTA
-    PAGES,  # of a CTA
-    PAGE_WRITTEN,  # per page: the time of its last write
-    PAGE_READ,  # ... the time of its last read
-    PAGE_FLYING,  # ... unreadable granules: copies in flight write them, or an mbarrier is there
-    PAGE_FULL,  # ... whether all of it has been written
-    GLOBAL_SHIFT,  # granules of global memory
-    GLOBAL_WRITERS,  # per granule: (CTA + 1) << 40 | time << 8 | number of the warp in the CTA
-    GLOBAL_READERS,  # per 16 bytes
-    GLOBAL_PAGES,  # whether a page has been written
-    MBARRIERS,  # of each CTA, MOST_MBARRIERS
-    TRANSFERS,  # bulk copies in flight, in the order of their issue
-    TRANSFER_FIRST,
-    TRANSFER_COUNT,
-    TRANSFER_ROOM,  # the most bulk copies in flight
-    TRANSFER_SERIAL,
-    TENSOR_MAPS,
-    TENSOR_MAP_COUNT,
-    CLUSTER_ARRIVED,  # per running cluster: threads that have arrived at its barrier
-    CLUSTER_PHASE,
-    REGISTER_LIMIT,  # of a CTA, for setmaxnreg
-    REGISTERS_BEFORE,
-    LISTS,  # of wgmma instructions
-    PRODUCTS,  # wgmma in flight, MOST_PRODUCTS a warpgroup
-    GLOBAL_STRONG,  # per granule, the last atomic operation; 0 if the kernel has none
-    GRID_ROWS,  # per warp of a cluster, the time up to which each warp of the grid comes before it; 0 if none does
-    GRID_WARPS,
-    COUNTING,  # whether traffic is counted
-    SECTORS,  # per instruction, the sectors that it took, and the fewest possible
-    WAVEFRONTS,
-    TOUCHED,  # sectors that were read, followed by those that were written
-    TOUCHED_BYTES,
-    ISSUED,  # warp instructions of each CTA of the grid
-    BY_WARP,  # per warp of a CTA, the number of runs of each block
-    BLOCK_COUNT,
-    CURRENT_PLANE,  # READERS plane of the current warp, of its own CTA
-    CURRENT_CTA,  # linear index, plus one, of the current warp's CTA
-    COLUMNS,  # actors of a cluster
-    PLANES,  # READERS planes of a CTA: one per warp, and with asynchronous units one for its operations
-    LAST_READ,  # per plane: the time of its last read
-    PAGE_READING,  # per page of shared memory: chunks that operations in flight read
-    PAGE_TAG,  # ... the tag of its last write, if it wrote the whole page; otherwise 0
-    PAGE_GENERIC,  # ... the time of its last write in the generic proxy
-    PAGE_OWNER,  # ... its last writer
-    PAGE_OTHERS,  # ... the time up to which other actors wrote it
-    FENCED_FLOORS,  # as FLOORS, for accesses that have passed a proxy fence
-    FENCED_AT,  # per warp, its vectors at its last fence and its last cluster fence; 0 without relaxed arrivals
-    OBSERVED_AT,  # ... observations of its relaxed waits, of its CTA and of others; 0 without relaxed waits
-    MBARRIER_VECTORS,  # per mbarrier, vectors of its own CTA and of others: of this phase, and of all before
-    CLUSTER_VECTORS,  # the same for the barrier of the cluster
-    REMOTE,  # per CTA and actor, the time of its last access to the shared memory of that CTA from another
-    UPDATERS,  # per warp and granule of shared memory, the time of its last atomic operation; 0 without any
-    PAGE_UPDATED,  # per page, the time of the last atomic operation
-    CAPTURED,  # buffer for data that bulk copies have read and not yet written
-    CAPTURED_BYTES,
-    CAPTURED_END,
-    WRITE_MASKS,  # per granule of shared memory: the lanes that executed its last write
-    PARTIAL_READS,  # whether lanes of a warp were absent at a read of shared memory
-    PARTIAL_TAGS,  # per granule: time << 16 | warp of such a read
-    PARTIAL_MASKS,  # ... and the lanes that executed all such reads
-    GLOBAL_WRITE_MASKS,  # the same for global memory, per granule
-    GLOBAL_READ_MASKS,  # per 16 bytes
-    CHAINS,  # per granule of global memory, the list of its releases, the last one first; 0: none
-    GLOBAL_WATCHED,  # per granule, the last strong read
-    ROW_STATES,  # per row
-    ROW_PAIRS,  # per pair of warps, the version of the second's row that the first has merged; then of its fences
-    POOL,  # releases, their lists and copies of rows
-    POOL_WORDS,
-    POOL_END,
-    PROGRESS,  # blocks that warps have run, without polling loops
-    STARVED,  # whether polling has lasted so long that lanes may pass other lanes that poll
-    STRICT,  # whether lanes that execute an instruction together need not stay together
-    COPY_COUNT,  # instructions of cp.async so far
-    CLOCK,  # steps ahead of the clock of a cluster, negative; each reading adds one
-    LANES_ARRIVED,  # per lane of each warp, the time of its last arrival at an mbarrier or release; 0 without these
-    LANES_SEEN,  # ... and the time up to which its accesses come before those of all lanes of its warp
-    HOST,  # the function that calls back into Python
-    READ_MAP,  # ... and the function that reads a tensor map
-    HOST_ACCESS,  # bytes of an access that Python receives, and HOST_GLOBAL if it is to global memory
-    STACK,  # of recursive functions
-    STACK_BYTES,  # of one warp
-    POSITIONS,  # per CTA of the grid, its place plus one among the resident CTAs; 0 if it does not run
-    GLOBAL_SCOPES,  # per granule, the narrowest scope of its last strong writes; 0 if all contain all blocks
-    NEEDS_FENCE,  # strict check: an mbarrier that copies complete on needs a fence after its initialisation
-    UNFENCED,  # the number of mbarriers without this fence
-    RANKS,  # CTAs of a cluster, for addresses; several clusters may run together
-    UNWAITED,  # per instruction, copies of threads that ended without a wait for them
-    CLUSTER,  # number of the running cluster, in the order in which they run
-    CURRENT_RECORD,  # the record of the access that is checked
-    SUSPECTS,  # rows of possible hazards; 0: a suspicion ends the run
-    SUSPECT_COUNT,
-    SUSPECTS_OF,  # the number of rows of each record
-    MARKED_SHARED,  # granules without a row: bytes for those of a CTA,
-    MARKED_GLOBAL,  # for those of global memory,
-    MARKED_CLUSTERS,  # and per cluster bits: it has such granules, a rule may be broken in it
-    ARRIVALS_OF,  # per block end, the last cluster, plus one, that has a row
-    FAULTS,  # rows of faults; 0: a fault ends the run
-    FAULT_COUNT,
-    FAULTS_OF,  # per record, its last row plus one
-    FAULT_ENDS,  # whether an illegal access ends the run in any case
-    TRACE,  # events in a row, followed by zeros; 0: no recording
-    TRACE_END,
-    TRACE_BEGAN,  # the end of the events of all earlier clusters
-    TRACED_ACCESSES,  # of the running cluster
-    WATCHED_SHARED,  # per granule of shared memory, whether accesses to it are recorded: a byte
-    WATCHED_GLOBAL,
-    WATCHED_CLUSTERS,  # per cluster, whether to record accesses to shared memory (1), and all ordering events (2)
-    FORCED,  # the block, plus one, that lanes run without required lanes of their warp; 0: none
-    PREREQUISITES,  # accesses of the kernel before: from, to and whether it writes; 0 if that is complete
-    PREREQUISITE_COUNT,
-    WAITED,  # per warp of a cluster, the time of its griddepcontrol.wait; 0: none yet
-    RECORD_COUNT,  # instructions have numbers from here on, by their pc, in place of records
-    TURN,  # in lockstep, the number of times that all warps at a block have run it
-    TURN_BEGAN,  # ... before the cluster began
-    ARRIVALS_PENDING,  # ... and whether warps have arrived at barriers in this turn, or exited: all at once
-    ORIGINS,  # per four bytes of shared memory: the pc, plus one, of the load that undefined bits came from
-    TRACED_WRITE,  # start of the last event of a write or an atomic operation
-    RECORDED,  # per instruction, whether recorders collect its accesses: a byte; 0: none
-    RECORD_SHARED,  # Python functions for such accesses, of shared memory
-    RECORD_LINE,  # and of global memory by copies
-    READ_TAG,  # the tag of a copy that reads global memory; 0: that of the current warp
-    COUNTED_COPIES,  # with counters, copies of boxes
-    COPY_OF_SECTOR,  # ... per sector of global memory, the last copy that touched it, int32
-    GLOBAL_UNDEFINED,  # per byte of global memory, whether it is unwritten: a byte; 0: no detection
-    ARRIVALS_ASIDE,  # per CTA, deferred arrivals at barriers, which are not events yet; 0: no deferral
-    PHASES,  # complete phases of barriers whose arrivals are events
-    TRACED_COPY,  # the number of the last copy of cp.async whose access is an event
-    TRACED_PHASE,  # start of the last event of an empty phase; -1: none of this cluster
-    TIMED,  # addresses and bytes of all arrays with times of only the running cluster's actors
-    TIMED_COUNT,
-) = range(193)
+# ---- shadows ---------------------------------------------------------------------------------------------------------
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -412,80 +192,29 @@ ACQUIRES, RELEASES, OBSERVES, CONTINUES, SCOPE_SHIFT = 1, 2, 4, 8, 4
 """Effects of a strong operation, as bits: a reduction does not observe, a write does not continue. The bits from
 SCOPE_SHIFT on are its scope as one of :data:`warpsan.checks.orders.LEVELS`, at most that of the GPU."""
 
-ROW_WORDS = 12
-ROW_JOINED, ROW_MERGED, ROW_VERSION, ROW_SNAPSHOT, ROW_SEEN, ROW_FENCED, ROW_NEAR, ROW_REACH = range(8)
-ROW_FENCES, ROW_OBSERVED, ROW_FENCES_AT = range(8, 11)
-"""A warp's row: the times at which it last joined a release, and last merged the row of another warp; its version;
-its copy in the pool (0: none since the last change). Then the lists of releases that the warp has read since its
-last fence; its past at its last fence of GPU scope, and at the last narrower fence since then, with its scope. Then
-the list of ``fence.sc`` of GPU scope before the warp, a list of such lists that it has observed, and the time of the
-last change of the two."""
-
-RELEASE_TIME, RELEASE_WARP, RELEASE_ROW, RELEASE_USED, RELEASE_LINEAR = range(5)
-"""A release: its time, its warp in the cluster, a copy of that warp's row (0: empty), and whether a list contains
-it; from RELEASE_LINEAR on the linear index of each CTA of the cluster, followed by the warp's vector."""
-
-NODE_WORDS = 4
-NODE_ITEM, NODE_BEFORE, NODE_SCOPE, NODE_REACH = range(4)
-"""An element of a list, and the rest of it; the scope of the operation that added it, and the scope of the fence
-before it, to which the element reaches."""
 OF_FENCES = -1
 """Reach of an element that is not a release, but a list of ``fence.sc`` before the operation."""
 
-# ---- a warp: int64 words ---------------------------------------------------------------------------------------------
+# ---- a warp ----------------------------------------------------------------------------------------------------------
 
-PART_WORDS = 8
-PART_BLOCK, PART_MASK, PART_STATUS, PART_INFO, PART_FROM, PART_MORE = 0, 1, 2, 3, 4, 5
-MOST_PARTS = 33
-PARTS, LIVE, WARP_STEPS, WARP_CTA, WARP_NUMBER = 0, 1, 2, 3, 4
-COPIES_FLYING = 5
-"""Entries of cp.async in flight."""
-WARP_LINEAR = 6
-"""The linear index of the warp's CTA in the grid."""
-PASSED, HELD_REGISTERS, PRODUCT_GROUPS, PRODUCT_COUNT = 7, 10, 11, 12
-"""``PASSED``: with counters, lanes that passed a wait at once, possibly after other lanes of the warp."""
-BUSY_SETS, TOUCHED_SETS, FENCED = 13, 14, 15
-"""Sets of registers of products in flight, and those accessed since the last wgmma.fence, as bits; whether there was
-a wgmma.fence."""
-COPY_GROUPS = 16
-"""For each lane, the groups of cp.async that it has committed, int32."""
-BULK_GROUPS = 32
-"""For each lane, the bulk groups that it has committed, int32."""
-BUSY, MOST_SETS = 48, 62
-"""For each set of wgmma registers, the products in flight."""
-LAST_EVENT = 110
-"""Start of the warp's last event in the trace, plus one; 0: none of this cluster."""
-LAST_PHASE, NO_PHASE = 111, -1
-"""Number of the barrier phase that the warp has left with others, if it has had no event since."""
-CLUSTER_ARRIVALS, CLUSTER_WAITS = 112, 128
-"""For each lane, its arrivals and its waits at the barrier of the cluster, int32."""
-FIRST_PART = 144
-WARP_WORDS = FIRST_PART + PART_WORDS * MOST_PARTS
+MOST_PATHS = 33
+MOST_SETS = 62
+NO_PHASE = -1
 
-# ---- an mbarrier: int64 words ----------------------------------------------------------------------------------------
+# ---- an mbarrier -----------------------------------------------------------------------------------------------------
 
-MBARRIER_WORDS, MOST_MBARRIERS = 9, 64
-MB_OFFSET, MB_VALID, MB_EXPECTED, MB_PENDING, MB_BYTES, MB_PHASE, MB_CTA, MB_TAG, MB_UNFENCED = range(9)
-"""``MB_TAG``: with checks, the tag of its initialisation. ``MB_UNFENCED``: the thread of the cluster, plus one, that
-has initialised it without a later fence, if it needs one."""
+MOST_MBARRIERS = 64
 SPENT = 2
-"""``MB_VALID`` of an mbarrier that all threads have dropped out of; 1 for others, 0 for none."""
+"""``valid`` of an mbarrier that all threads have dropped out of; 1 for others, 0 for none."""
 
-# ---- a bulk copy in flight: int64 words ------------------------------------------------------------------------------
+# ---- a bulk copy in flight -------------------------------------------------------------------------------------------
 
-TRANSFER_WORDS, MOST_TRANSFERS = 24, 1 << 13  # of each CTA that runs together with others
-TR_KIND, TR_SERIAL, TR_WARP, TR_LANE, TR_GROUP, TR_MAP, TR_CTA, TR_OFFSET, TR_MBARRIER, TR_BYTES = range(10)
-TR_COORDINATES, TR_DATA, TR_TIME, TR_PC, TR_SOURCE, TR_STATE, TR_LINEAR, TR_COMBINE = 10, 16, 18, 19, 20, 21, 22, 23
-"""Words of the operation: its time for the checks, its instruction, the address of its data in this process after the
-read, state bits, the linear index of its CTA plus one, and its combination with elements of global memory: bytes of
-an element << 16 | number of an operation + 1 (0: overwrite)."""
+MOST_TRANSFERS = 1 << 13  # of each CTA that runs together with others
 WRITTEN_OUT, WAITED_FOR = 1, 2
 LANDED, LOADS, STORES, WORDS, ARRIVALS, WITHIN = 0, 1, 2, 3, 4, 5
 """Kinds: landed, a copy to shared memory, a copy from there, words of a register, arrivals of lanes (bits in
-TR_DATA) at an mbarrier once their copies of cp.async up to number TR_OFFSET have landed, a copy from one CTA to
-another. A copy of plain bytes has map 0, and the offset in global memory as its first coordinate."""
-TR_ORIGIN, TR_ORIGIN_CTA, TR_READ_TIME = TR_COORDINATES, TR_COORDINATES + 1, TR_COORDINATES + 2
-"""For a copy within the cluster: its source, the source's CTA, and for the checks the time of its reading."""
+the first word of its data) at an mbarrier once their copies of cp.async up to the number in its offset have landed, a
+copy from one CTA to another."""
 
 COPY_SHARED, COPY_FAR, COPY_PC, COPY_MANY, COPY_SIGNAL, COPY_CASTS = 0, 2, 4, 5, 6, 8
 COPY_COMBINE, COPY_COORDINATES = 8, 9
@@ -507,10 +236,7 @@ RAW_WORDS = 13
 
 # ---- a wgmma in flight: int64 words ----------------------------------------------------------------------------------
 
-PR_LIST, PR_GROUP, PR_A, PR_B, PR_KEEP, PR_TIME, PR_FRAGMENT = 0, 1, 2, 3, 4, 5, 8
-"""Its list, its group, descriptors, whether sums continue, the time of its issue for the checks, and the A fragments
-of four warps."""
-PRODUCT_WORDS, MOST_PRODUCTS = 8 + 4 * 4 * 16, 64
+MOST_PRODUCTS = 64
 
 # ---- the list of a wgmma instruction: int32 words --------------------------------------------------------------------
 
@@ -525,11 +251,6 @@ fragments, or -1; its own sets, and others that share registers with them, as bi
 
 # ---- a cp.async in flight, of one warp: int64 words ------------------------------------------------------------------
 
-COPY_MASK, COPY_WIDTH, COPY_NUMBER, COPY_INSTRUCTION, COPY_TRACED = range(5)
-COPY_GROUP, COPY_TARGET, COPY_SOURCE, COPY_SIZE = 8, 24, 56, 88
-"""Lanes, bytes of a copy, number of earlier copies, the instruction, whether the access is an event; for each lane
-its group (int32), target and source (int64), and bytes to read (int64)."""
-COPY_WORDS = 120
 MOST_COPIES = 256
 MANY_COPIES = 64
 """Number of a warp's entries from which landed copies are dropped."""
@@ -545,16 +266,8 @@ its frames in the stack of a warp, and their bytes; the numbers of saved rows, o
 with addresses that move. Two words for each of these follow: the row and the bytes of an element (0: a predicate),
 or the row of the address and the bytes of the variable."""
 
-# ---- a barrier of a CTA: int64 words ---------------------------------------------------------------------------------
+# ---- a barrier of a CTA ----------------------------------------------------------------------------------------------
 
-BARRIER_WORDS = 104
-ARRIVED, GIVEN, KIND, SYNCTHREADS = 0, 1, 2, 3
-"""Threads that have arrived in this phase, the number that completes it (0: all live threads), 1 or 2 (reduction);
-the block whose end is a ``__syncthreads()`` of this phase (0: none)."""
-CAME = 4
-"""First word of the lanes that have arrived in this phase, for each warp of the CTA."""
-ARRIVED_AT, BEFORE_AT = 36, 68
-"""With checks, for each warp of the CTA, the time of its arrival in this phase, and in the phase before (0: none)."""
 BARRIER_COUNT, NO_BARRIER = 17, 16
 """The barriers, and after them one for all names without a barrier."""
 

@@ -17,67 +17,27 @@ from warpsan.engine.clocks import (
     vector_of,
     warps_of_cluster,
 )
+from warpsan.engine.context import Context
 from warpsan.engine.flights import doubt, mark_mbarrier, touch_remote, unmark_mbarrier
 from warpsan.engine.initialised import initialised_by
 from warpsan.engine.lane_order import acquire_by_lanes, arrive_lanes
 from warpsan.engine.layout import (
-    ACTORS,
     AT_MBARRIER,
-    CHECKED,
-    CLOCKS,
-    COUNTING,
-    CTA_COUNT,
-    CURRENT,
-    CURRENT_STATE,
-    END_D,
-    END_E,
     EVERY_LANE,
-    FENCED_AT,
-    FIRST_PART,
     FULL,
-    GRANULE_SHIFT,
     ILLEGAL,
-    LIVE,
-    MB_BYTES,
-    MB_CTA,
-    MB_EXPECTED,
-    MB_OFFSET,
-    MB_PENDING,
-    MB_PHASE,
-    MB_TAG,
-    MB_VALID,
     MBARRIER_RULE,
-    MBARRIER_VECTORS,
-    MBARRIER_WORDS,
-    MBARRIERS,
     MOST_MBARRIERS,
-    OBSERVED_AT,
-    OPERANDS,
-    PART_FROM,
-    PART_INFO,
-    PART_MASK,
-    PART_MORE,
-    PART_STATUS,
-    PART_WORDS,
-    PARTS,
     RACE,
-    RANKS,
     READY,
-    REGISTER_BYTES,
-    REGISTERS,
-    SCRATCH,
     SCRATCH_PLACES,
-    SHARED,
-    SHARED_LIMIT,
-    SHARED_STRIDE,
     SPENT,
-    WARP_COUNT,
-    WARP_CTA,
-    WARP_WORDS,
-    WARPS,
 )
+from warpsan.engine.memory import Mbarrier, Record
 from warpsan.engine.recorded import is_recorded, record_shared
+from warpsan.engine.structs import Ptr, i64
 from warpsan.engine.suspects import broken_rule, current_instruction
+from warpsan.engine.tags import shared_tag
 from warpsan.engine.traffic import count_shared
 from warpsan.engine.watch import mark_written, write_shared
 from warpsan.engine.watch.releases import take_rows
@@ -97,12 +57,12 @@ __all__ = [
     "cta_alive",
     "cta_of",
     "end_mbarrier",
-    "is_far",
+    "is_remote",
     "mbarrier_at",
     "mbarrier_instruction",
     "offset_of",
     "pass_on",
-    "settle",
+    "try_complete_phase",
     "use_mbarrier",
     "vectors_of",
 ]
@@ -111,12 +71,12 @@ _LOW = (1 << RANK_SHIFT) - 1
 _MOST = (1 << 20) - 1
 
 
-def cta_of(context: int, address: int) -> int:
+def cta_of(context: Context, address: int) -> int:
     """The CTA whose shared memory contains an address of shared::cluster; -1 if there is none."""
-    rank, own = address >> RANK_SHIFT, load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
+    rank, own = address >> RANK_SHIFT, context.current_warp.cta
     if rank == 0:
         return own
-    if rank < 0 or rank > load64(context + 8 * RANKS):
+    if rank < 0 or rank > context.cluster_size:
         return -1
     return first_of_cluster(context, own) + rank - 1
 
@@ -126,104 +86,100 @@ def offset_of(address: int) -> int:
     return address & _LOW
 
 
-def cta_alive(context: int, cta: int) -> int:
+def cta_alive(context: Context, cta: int) -> int:
     """Whether a CTA has threads that have not exited."""
-    warps = load64(context + 8 * WARP_COUNT)
+    warps = context.warp_count
     for k in range(warps):
-        if load64(load64(context + 8 * WARPS) + 8 * (WARP_WORDS * (warps * cta + k) + LIVE)) != 0:
+        if context.warps[warps * cta + k].live != 0:
             return 1
     return 0
 
 
-def mbarrier_at(context: int, cta: int, offset: int) -> int:
+def mbarrier_at(context: Context, cta: int, offset: int) -> Mbarrier:
     """The mbarrier at an offset of a CTA's shared memory; 0 if there is none."""
-    first = load64(context + 8 * MBARRIERS) + 8 * MBARRIER_WORDS * MOST_MBARRIERS * cta
     for k in range(MOST_MBARRIERS):
-        entry = first + 8 * MBARRIER_WORDS * k
-        if load64(entry + 8 * MB_VALID) == 0:
-            return 0
-        if load64(entry + 8 * MB_OFFSET) == offset:
+        entry = context.mbarriers[MOST_MBARRIERS * cta + k]
+        if entry.valid == 0:
+            return Mbarrier(0)
+        if entry.offset == offset:
             return entry
-    return 0
+    return Mbarrier(0)
 
 
 # ---- the checks ------------------------------------------------------------------------------------------------------
 
 
-def actor_of(context: int, entry: int) -> int:
+def actor_of(context: Context, entry: Mbarrier) -> int:
     """The actor number of an mbarrier: of the copies that signal it."""
-    place = (entry - load64(context + 8 * MBARRIERS)) // (8 * MBARRIER_WORDS)
+    place = (entry - context.mbarriers) // Mbarrier.byte_size
     return 2 * warps_of_cluster(context) + place
 
 
-def vectors_of(context: int, entry: int, far: int) -> int:
-    """The vector that threads of an mbarrier's own CTA, or of other CTAs (``far``), have released to it in this
+def vectors_of(context: Context, entry: Mbarrier, remote: int) -> Ptr[i64]:
+    """The vector that threads of an mbarrier's own CTA, or of other CTAs (``remote``), have released to it in this
     phase, followed by that of all earlier phases."""
-    place = (entry - load64(context + 8 * MBARRIERS)) // (8 * MBARRIER_WORDS)
-    return load64(context + 8 * MBARRIER_VECTORS) + 16 * load64(context + 8 * ACTORS) * (2 * place + far)
+    place = (entry - context.mbarriers) // Mbarrier.byte_size
+    return context.mbarrier_vectors.at(2 * context.actors * (2 * place + remote))
 
 
-def is_far(context: int, warp: int, entry: int) -> int:
+def is_remote(context: Context, warp: int, entry: Mbarrier) -> int:
     """Whether a warp is of another CTA than an mbarrier."""
-    return 0 if warp // load64(context + 8 * WARP_COUNT) == load64(entry + 8 * MB_CTA) else 1
+    return 0 if warp // context.warp_count == entry.cta else 1
 
 
-def use_mbarrier(context: int, entry: int) -> int:
+def use_mbarrier(context: Context, entry: Mbarrier) -> int:
     """The current warp uses an mbarrier, and must come after its initialisation. Returns a status."""
-    if load64(context + 8 * CHECKED) == 0:
+    if context.checked == 0:
         return 0
-    warp = load64(context + 8 * CURRENT)
-    touch_remote(context, warp, load64(entry + 8 * MB_CTA), warp, load64(load64(context + 8 * CLOCKS) + 8 * warp))
-    if comes_before(context, warp, load64(entry + 8 * MB_TAG)):
+    warp = context.current
+    touch_remote(context, warp, entry.cta, warp, context.clocks[warp])
+    if comes_before(context, warp, entry.tag):
         return 0
-    granule = load64(entry + 8 * MB_OFFSET) >> load64(context + 8 * GRANULE_SHIFT)
-    return doubt(context, load64(entry + 8 * MB_CTA), granule, RACE)
+    granule = entry.offset >> context.granule_shift
+    return doubt(context, entry.cta, granule, RACE)
 
 
-def initialise(context: int, entry: int) -> int:
+def initialise(context: Context, entry: Mbarrier) -> int:
     """The current warp writes an mbarrier, which from now on only mbarrier instructions may touch. Returns a status."""
-    offset, cta = load64(entry + 8 * MB_OFFSET), load64(entry + 8 * MB_CTA)
-    state, warp = load64(context + 8 * CURRENT_STATE), load64(context + 8 * CURRENT)
-    home = load64(state + 8 * WARP_CTA)
-    store64(load64(context + 8 * SCRATCH) + SCRATCH_PLACES, offset)
-    store64(state + 8 * WARP_CTA, cta)  # treat the warp as one of that CTA during the check
-    status = write_shared(context, 1, EVERY_LANE, offset, offset, 8)
-    store64(state + 8 * WARP_CTA, home)
-    touch_remote(context, warp, cta, warp, load64(load64(context + 8 * CLOCKS) + 8 * warp))
-    store64(entry + 8 * MB_TAG, load64(load64(context + 8 * CLOCKS) + 8 * warp) << 16 | warp)
+    offset, cta = entry.offset, entry.cta
+    warp = context.current
+    store64(context.scratch + SCRATCH_PLACES, offset)
+    status = write_shared(context, cta, 1, EVERY_LANE, offset, offset, 8)
+    touch_remote(context, warp, cta, warp, context.clocks[warp])
+    entry.tag = shared_tag(warp, context.clocks[warp])
     mark_mbarrier(context, cta, offset)
-    fill(vectors_of(context, entry, 0), 0, 32 * load64(context + 8 * ACTORS))
+    fill(vectors_of(context, entry, 0), 0, 32 * context.actors)
     return status
 
 
-def mbarrier_instruction(context: int, registers: int, row: int, offset: int, mask: int, pc: int) -> None:
+def mbarrier_instruction(context: Context, registers: int, row: int, offset: int, mask: int, pc: int) -> None:
     """An instruction uses mbarriers: count and record an access of eight bytes by each lane of a mask."""
     current_instruction(context, pc)
-    if (load64(context + 8 * COUNTING) | is_recorded(context, pc)) == 0:
+    if (context.counting | is_recorded(context, pc)) == 0:
         return
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    places = context.scratch + SCRATCH_PLACES
     for lane in range(32):
         store64(places + 8 * lane, offset_of(load64(registers + row + 8 * lane) + offset))
     record_shared(context, mask, 8, pc)
-    if load64(context + 8 * COUNTING) != 0:
+    if context.counting != 0:
         count_shared(context, mask, 8, pc, 0)
 
 
 # ---- instructions ----------------------------------------------------------------------------------------------------
 
 
-def begin_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
+def begin_mbarrier(registers: int, record: Record, mask: int, context: Context) -> int:
     """``mbarrier.init``: operands are the address's row (64 bits), its offset, the row of the counts, and the pc."""
-    row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-    mbarrier_instruction(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 3)))
+    row, shift = record.operands[0], record.operands[1]
+    mbarrier_instruction(context, registers, row, shift, mask, record.operands[3])
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
-        address = load64(registers + load32(record + 4 * OPERANDS) + 8 * lane) + load32(record + 4 * (OPERANDS + 1))
-        count = load32(registers + load32(record + 4 * (OPERANDS + 2)) + 4 * lane) & 0xFFFFFFFF
+        address = load64(registers + record.operands[0] + 8 * lane) + record.operands[1]
+        count = load32(registers + record.operands[2] + 4 * lane) & 0xFFFFFFFF
         cta, offset = cta_of(context, address), offset_of(address)
-        legal = cta >= 0 and offset & 7 == 0 and offset <= load64(context + 8 * SHARED_LIMIT) - 8
-        entry = mbarrier_at(context, cta, offset) if legal else 0
+        legal = cta >= 0 and offset & 7 == 0 and offset <= context.shared_limit - 8
+        entry = mbarrier_at(context, cta, offset) if legal else Mbarrier(0)
         # A repeated initialisation: in the middle of a phase, it is a suspicion.
         wrong = entry != 0 or count < 1 or count > _MOST
         status = broken_rule(context, MBARRIER_RULE if legal else ILLEGAL) if wrong or not legal else 0
@@ -232,60 +188,60 @@ def begin_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
         if not legal:
             continue
         count = max(count, 1)
-        if entry != 0 and load64(context + 8 * CHECKED) != 0:
+        if entry != 0 and context.checked != 0:
             unmark_mbarrier(context, cta, offset)
         if entry == 0:
             entry = free_mbarrier(context, cta)
             if entry == 0:
                 return FULL
-        store64(entry + 8 * MB_OFFSET, offset)
-        store64(entry + 8 * MB_VALID, 1)
-        store64(entry + 8 * MB_EXPECTED, count)
-        store64(entry + 8 * MB_PENDING, count)
-        store64(entry + 8 * MB_BYTES, 0)
-        store64(entry + 8 * MB_PHASE, 0)
-        store64(entry + 8 * MB_CTA, cta)
+        entry.offset = offset
+        entry.valid = 1
+        entry.expected = count
+        entry.pending = count
+        entry.pending_bytes = 0
+        entry.phase = 0
+        entry.cta = cta
         initialised_by(context, entry, lane)
-        place = load64(context + 8 * SHARED) + cta * load64(context + 8 * SHARED_STRIDE) + offset
+        place = context.shared + cta * context.shared_stride + offset
         store64(place, count)
-        if load64(context + 8 * CHECKED) != 0:
+        if context.checked != 0:
             status = initialise(context, entry)
             if status != 0:
                 return status
     return 0
 
 
-def free_mbarrier(context: int, cta: int) -> int:
+def free_mbarrier(context: Context, cta: int) -> Mbarrier:
     """Allocate another mbarrier of a CTA; 0 if there is no space."""
-    first = load64(context + 8 * MBARRIERS) + 8 * MBARRIER_WORDS * MOST_MBARRIERS * cta
+    first = MOST_MBARRIERS * cta
     k = 0
-    while k < MOST_MBARRIERS - 1 and load64(first + 8 * (MBARRIER_WORDS * k + MB_VALID)) != 0:
+    while k < MOST_MBARRIERS - 1 and context.mbarriers[first + k].valid != 0:
         k += 1
-    return first + 8 * MBARRIER_WORDS * k if k < MOST_MBARRIERS - 1 else 0
+    return context.mbarriers[first + k] if k < MOST_MBARRIERS - 1 else Mbarrier(0)
 
 
-def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
+def arrive_at(registers: int, record: Record, mask: int, context: Context) -> int:
     """``mbarrier.arrive`` without a token.
 
     Operands are the address's row and offset, the row of the counts or bytes, whether these are bytes to expect, the
     pc, its order (:func:`arrive_in_order`), the row of the state tokens (or -1), whether the lanes drop out, and
     whether these arrivals must not end the phase.
     """
-    token, drops = load32(record + 4 * (OPERANDS + 6)), load32(record + 4 * (OPERANDS + 7))
+    token, drops = record.operands[6], record.operands[7]
     left = mask
-    place, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-    mbarrier_instruction(context, registers, place, shift, mask, load32(record + 4 * (OPERANDS + 4)))
+    place, shift = record.operands[0], record.operands[1]
+    mbarrier_instruction(context, registers, place, shift, mask, record.operands[4])
     while left != 0:
-        entry = 0
+        entry = Mbarrier(0)
         total = 0
         for lane in range(32):
             if left >> lane & 1 == 0:
                 continue
-            row = registers + load32(record + 4 * OPERANDS)
-            address = load64(row + 8 * lane) + load32(record + 4 * (OPERANDS + 1))
-            many = load32(registers + load32(record + 4 * (OPERANDS + 2)) + 4 * lane) & 0xFFFFFFFF
+            row = registers + record.operands[0]
+            address = load64(row + 8 * lane) + record.operands[1]
+            many = load32(registers + record.operands[2] + 4 * lane) & 0xFFFFFFFF
             cta = cta_of(context, address)
-            mine = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
+            mine = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else Mbarrier(0)
             if mine == 0 or cta_alive(context, cta) == 0:
                 status = broken_rule(context, MBARRIER_RULE)
                 if status != 0:
@@ -299,54 +255,54 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
                 continue
             left = left & ~(1 << lane)
             if token >= 0:  # tokens as if the lanes came one after the other
-                state = load64(entry + 8 * MB_PHASE) << 32 | max(0, load64(entry + 8 * MB_PENDING) - total)
+                state = entry.phase << 32 | max(0, entry.pending - total)
                 store64(registers + token + 8 * lane, state)
-            if load32(record + 4 * (OPERANDS + 3)):
-                store64(entry + 8 * MB_BYTES, load64(entry + 8 * MB_BYTES) + many)
+            if record.operands[3]:
+                entry.pending_bytes += many
                 total += 1
             else:
                 total += many
         if entry == 0:
             continue
-        pending, expected = load64(entry + 8 * MB_PENDING), load64(entry + 8 * MB_EXPECTED)
+        pending, expected = entry.pending, entry.expected
         status = use_mbarrier(context, entry)
-        wrong = total > pending or load64(entry + 8 * MB_BYTES) > _MOST or (drops and total > expected)
-        ends = total == pending and load32(record + 4 * (OPERANDS + 8))
+        wrong = total > pending or entry.pending_bytes > _MOST or (drops and total > expected)
+        ends = total == pending and record.operands[8]
         if status == 0 and (wrong or ends):
             status = broken_rule(context, MBARRIER_RULE)
         if status != 0:
             return status
-        if load64(context + 8 * CHECKED) != 0:
-            arrive_in_order(context, entry, mask, load32(record + 4 * (OPERANDS + 5)))
+        if context.checked != 0:
+            arrive_in_order(context, entry, mask, record.operands[5])
         if drops:
-            store64(entry + 8 * MB_EXPECTED, max(expected - total, 0))
+            entry.expected = max(expected - total, 0)
         count_arrivals(context, entry, total)
     return 0
 
 
-def count_arrivals(context: int, entry: int, total: int) -> None:
+def count_arrivals(context: Context, entry: Mbarrier, total: int) -> None:
     """A number of threads have arrived: phases that waited only for them end."""
-    total = total if total <= _MOST else load64(entry + 8 * MB_PENDING)
+    total = total if total <= _MOST else entry.pending
     while total > 0:
-        here = min(total, load64(entry + 8 * MB_PENDING))
-        store64(entry + 8 * MB_PENDING, load64(entry + 8 * MB_PENDING) - here)
+        here = min(total, entry.pending)
+        entry.pending -= here
         total -= here
-        if settle(context, entry) == 0:
+        if try_complete_phase(context, entry) == 0:
             break  # more arrivals than the phase can take
 
 
-def count_bytes(registers: int, record: int, mask: int, context: int) -> int:
+def count_bytes(registers: int, record: Record, mask: int, context: Context) -> int:
     """``mbarrier.expect_tx`` and ``complete_tx``: operands are the address's row and offset, the row of the bytes,
     whether the phase expects them (or they are complete), and the pc."""
-    row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-    mbarrier_instruction(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 4)))
+    row, shift = record.operands[0], record.operands[1]
+    mbarrier_instruction(context, registers, row, shift, mask, record.operands[4])
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
         address = load64(registers + row + 8 * lane) + shift
-        many = load32(registers + load32(record + 4 * (OPERANDS + 2)) + 4 * lane) & 0xFFFFFFFF
+        many = load32(registers + record.operands[2] + 4 * lane) & 0xFFFFFFFF
         cta = cta_of(context, address)
-        entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
+        entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else Mbarrier(0)
         status = 0
         if entry == 0 or cta_alive(context, cta) == 0:
             status = broken_rule(context, MBARRIER_RULE)
@@ -354,136 +310,128 @@ def count_bytes(registers: int, record: int, mask: int, context: int) -> int:
                 continue
         if status == 0:
             status = use_mbarrier(context, entry)
-        if status == 0 and load32(record + 4 * (OPERANDS + 3)) == 0:
+        if status == 0 and record.operands[3] == 0:
             status = bytes_came(context, entry, many)
         elif status == 0:
-            store64(entry + 8 * MB_BYTES, load64(entry + 8 * MB_BYTES) + many)
-            status = broken_rule(context, MBARRIER_RULE) if load64(entry + 8 * MB_BYTES) > _MOST else 0
+            entry.pending_bytes += many
+            status = broken_rule(context, MBARRIER_RULE) if entry.pending_bytes > _MOST else 0
         if status != 0:
             return status
     return 0
 
 
-def end_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
+def end_mbarrier(registers: int, record: Record, mask: int, context: Context) -> int:
     """``mbarrier.inval``: operands are the address's row and offset, and the pc. The memory is free."""
-    row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-    mbarrier_instruction(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 2)))
+    row, shift = record.operands[0], record.operands[1]
+    mbarrier_instruction(context, registers, row, shift, mask, record.operands[2])
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
         address = load64(registers + row + 8 * lane) + shift
         cta, offset = cta_of(context, address), offset_of(address)
-        entry = mbarrier_at(context, cta, offset) if cta >= 0 else 0
+        entry = mbarrier_at(context, cta, offset) if cta >= 0 else Mbarrier(0)
         status = use_mbarrier(context, entry) if entry != 0 else broken_rule(context, MBARRIER_RULE)
         if status != 0:
             return status
         if entry == 0:
             continue
-        store64(entry + 8 * MB_OFFSET, -1)
-        if load64(context + 8 * CHECKED) != 0:
+        entry.offset = -1
+        if context.checked != 0:
             unmark_mbarrier(context, cta, offset)
-            state = load64(context + 8 * CURRENT_STATE)
-            home = load64(state + 8 * WARP_CTA)
-            store64(load64(context + 8 * SCRATCH) + SCRATCH_PLACES, offset)
-            store64(state + 8 * WARP_CTA, cta)
-            mark_written(context, 1, EVERY_LANE, 8)
-            store64(state + 8 * WARP_CTA, home)
+            store64(context.scratch + SCRATCH_PLACES, offset)
+            mark_written(context, cta, 1, EVERY_LANE, 8)
     return 0
 
 
-def bytes_came(context: int, entry: int, many: int) -> int:
+def bytes_came(context: Context, entry: Mbarrier, many: int) -> int:
     """Bytes that an mbarrier counts are complete. Returns a status."""
-    store64(entry + 8 * MB_BYTES, load64(entry + 8 * MB_BYTES) - many)
+    entry.pending_bytes -= many
     return bytes_counted(context, entry)
 
 
-def bytes_counted(context: int, entry: int) -> int:
+def bytes_counted(context: Context, entry: Mbarrier) -> int:
     """An mbarrier has counted a group of bytes that complete together. Returns a status."""
-    left = load64(entry + 8 * MB_BYTES)
-    short = left < 0 and load64(entry + 8 * MB_PENDING) == 0
-    store64(entry + 8 * MB_BYTES, 0 if short else left)
+    left = entry.pending_bytes
+    short = left < 0 and entry.pending == 0
+    entry.pending_bytes = 0 if short else left
     status = broken_rule(context, MBARRIER_RULE) if short or left < -_MOST else 0
-    settle(context, entry)
+    try_complete_phase(context, entry)
     return status
 
 
-def settle(context: int, entry: int) -> int:
+def try_complete_phase(context: Context, entry: Mbarrier) -> int:
     """End a complete phase, and release the lanes that wait for it. Returns whether there was one. After all threads
     have dropped out, the phase that ends is the last."""
-    if (
-        load64(entry + 8 * MB_PENDING) != 0
-        or load64(entry + 8 * MB_BYTES) != 0
-        or load64(entry + 8 * MB_VALID) == SPENT
-    ):
+    if entry.pending != 0 or entry.pending_bytes != 0 or entry.valid == SPENT:
         return 0
-    if load64(entry + 8 * MB_EXPECTED) == 0:
-        store64(entry + 8 * MB_VALID, SPENT)
-    phase = load64(entry + 8 * MB_PHASE) + 1
-    store64(entry + 8 * MB_PHASE, phase)
-    store64(entry + 8 * MB_PENDING, load64(entry + 8 * MB_EXPECTED))
-    checked = load64(context + 8 * CHECKED)
+    if entry.expected == 0:
+        entry.valid = SPENT
+    phase = entry.phase + 1
+    entry.phase = phase
+    entry.pending = entry.expected
+    checked = context.checked
     if checked:
-        for far in range(2 if load64(context + 8 * RANKS) > 1 else 1):
-            publish(context, vectors_of(context, entry, far))
-    warps = load64(context + 8 * WARP_COUNT)
-    for number in range(warps * load64(context + 8 * CTA_COUNT)):
-        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
-        for p in range(load64(state + 8 * PARTS)):
-            part = state + 8 * (FIRST_PART + PART_WORDS * p)
-            if load64(part + 8 * PART_STATUS) != AT_MBARRIER or load64(part + 8 * PART_INFO) != entry:
+        for remote in range(2 if context.cluster_size > 1 else 1):
+            publish(context, vectors_of(context, entry, remote))
+    warps = context.warp_count
+    for number in range(warps * context.cta_count):
+        state = context.warps[number]
+        for p in range(state.path_count):
+            part = state.paths[p]
+            if part.status != AT_MBARRIER or part.mbarrier != entry:
                 continue
-            if phase > load64(part + 8 * PART_MORE):
-                store64(part + 8 * PART_STATUS, READY)
-                registers = load64(context + 8 * REGISTERS) + number * load64(context + 8 * REGISTER_BYTES)
-                block = load64(part + 8 * PART_FROM)
-                row = registers + load32(block + 4 * END_D)
-                store32(row, load32(row) | load64(part + 8 * PART_MASK))
+            if phase > part.more:
+                part.status = READY
+                registers = context.registers + number * context.register_bytes
+                block = part.came_from
+                row = registers + block.end_d
+                store32(row, load32(row) | part.mask)
                 if checked:
-                    pass_on(context, number, entry, load64(part + 8 * PART_MASK), load32(block + 4 * END_E))
+                    pass_on(context, number, entry, part.mask, block.end_e)
     return 1
 
 
-def arrive_in_order(context: int, entry: int, mask: int, order: int) -> None:
+def arrive_in_order(context: Context, entry: Mbarrier, mask: int, order: int) -> None:
     """Lanes of the current warp arrive at an mbarrier, and release their accesses, or, for a relaxed arrival, the
     vector of the warp's last fence, if the scope contains the CTA of the mbarrier.
 
     The order is the level of the scope plus one, negative for relaxed.
     """
-    warp = load64(context + 8 * CURRENT)
-    far = is_far(context, warp, entry)
-    if order > far:
+    warp = context.current
+    remote = is_remote(context, warp, entry)
+    if order > remote:
         arrive_lanes(context, warp, mask)
-        release_to(context, warp, vectors_of(context, entry, far))
-    elif -order > far and load64(context + 8 * FENCED_AT) != 0:
-        release_fenced(context, warp, vectors_of(context, entry, far), far)
+        release_to(context, warp, vectors_of(context, entry, remote))
+    elif -order > remote and context.fenced_at != 0:
+        release_fenced(context, warp, vectors_of(context, entry, remote), remote)
 
 
-def pass_on(context: int, warp: int, entry: int, mask: int, order: int) -> None:
+def pass_on(context: Context, warp: int, entry: Mbarrier, mask: int, order: int) -> None:
     """Lanes of a warp have waited for a phase of an mbarrier: it acquires the vectors of all complete phases in the
     scope; for a relaxed wait, at its next fence. The order is as in :func:`arrive_in_order`."""
-    actors = load64(context + 8 * ACTORS)
-    for far in range(2 if load64(context + 8 * RANKS) > 1 else 1):
-        passed = vectors_of(context, entry, far) + 8 * actors
-        if order > far:
+    actors = context.actors
+    for remote in range(2 if context.cluster_size > 1 else 1):
+        passed = vectors_of(context, entry, remote).at(actors)
+        if order > remote:
             acquire_by_lanes(context, warp, passed, mask)
-        elif -order > far and load64(context + 8 * OBSERVED_AT) != 0:
-            join_vector(context, observed_vector(context, warp, far), passed)
+        elif -order > remote and context.observed_at != 0:
+            join_vector(context, observed_vector(context, warp, remote), passed)
     if order > 0:
         take_rows(context, warp, vector_of(context, warp), 0)
 
 
-def acquire_observed(registers: int, record: int, mask: int, context: int) -> int:
+def acquire_observed(registers: int, record: Record, mask: int, context: Context) -> int:
     """An acquiring fence: the current warp acquires the observations of its relaxed waits. The operand is whether
     the fence's scope contains the cluster."""
-    warp = load64(context + 8 * CURRENT)
-    for far in range(1 + load32(record + 4 * OPERANDS)):
-        observed = observed_vector(context, warp, far)
+    warp = context.current
+    for remote in range(1 + record.operands[0]):
+        observed = observed_vector(context, warp, remote)
         latest = 0
-        for other in range(load64(context + 8 * ACTORS)):
-            latest = max(latest, load64(observed + 8 * other))
+        for other in range(context.actors):
+            latest = max(latest, observed[other])
         if latest == 0:  # no waits
             continue
         acquire_by_lanes(context, warp, observed, mask)
-        fill(observed, 0, 8 * load64(context + 8 * ACTORS))
+        fill(observed, 0, 8 * context.actors)
     take_rows(context, warp, vector_of(context, warp), 0)
     return 0

@@ -1,8 +1,8 @@
 """Operations: the action of one record of a decoded program, for one warp, as a function of native code.
 
 Each is a C function ``int64 operation(registers, record, mask, context)``: the warp's register rows, the record's
-words, the active lanes as bits, and :mod:`~warpsan.engine.layout`'s context. It returns a status; registers of inactive
-lanes keep their values.
+words, the active lanes as bits, and the context (:mod:`~warpsan.engine.context`). It returns a status;
+registers of inactive lanes keep their values.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Any
 
 from llvmlite import ir
 
+from warpsan.engine.context import Context
 from warpsan.engine.lanes import BYTE, POINTER, WORD32, WORD64, Lanes, llvm_type
-from warpsan.engine.layout import CURRENT_STATE, DONE, OPERANDS, WARP
+from warpsan.engine.layout import DONE, OPERANDS, WARP
+from warpsan.engine.memory import Warp
 from warpsan.engine.translate import Translator
 
 __all__ = ["NativeOperation", "OperationCode", "lanewise"]
@@ -86,14 +88,17 @@ class OperationCode:
         word = b.load(b.gep(self._record, [place], source_etype=WORD32), typ=WORD32)
         return b.sext(word, WORD64)
 
-    def context(self, k: int) -> Any:
-        """A word of the context, an ``i64``."""
-        b = self.builder
-        return b.load(b.gep(self._context, [WORD64(k)], source_etype=WORD64), typ=WORD64)
+    def field(self, name: str) -> Any:
+        """A pointer to a field of the context."""
+        return self.at(self._context, WORD64(Context.offset_of(name)))
 
-    def pointer(self, k: int) -> Any:
-        """A word of the context that is an address."""
-        return self.builder.inttoptr(self.context(k), POINTER)
+    def context(self, name: str) -> Any:
+        """A field of the context, an ``i64``."""
+        return self.builder.load(self.field(name), typ=WORD64)
+
+    def pointer(self, name: str) -> Any:
+        """A field of the context that is an address."""
+        return self.builder.inttoptr(self.context(name), POINTER)
 
     def at(self, base: Any, offset: Any) -> Any:
         """A pointer moved by bytes."""
@@ -145,15 +150,15 @@ class OperationCode:
         """An ``i1`` in every element."""
         return self.spread(condition, "pred", count)
 
-    def state(self, word: int) -> Any:
-        """A pointer to a word of the current warp's state."""
-        return self.at(self.pointer(CURRENT_STATE), WORD64(8 * word))
+    def state(self, name: str) -> Any:
+        """A pointer to a field of the current warp's state."""
+        return self.at(self.pointer("current_warp"), WORD64(Warp.offset_of(name)))
 
     def call(self, function: Callable[..., int | None], *arguments: Any) -> Any:
         """Call a translated function of 64-bit integers; its result."""
         return self.builder.call(self.translator.function(function), list(arguments))
 
-    def hand_over(self, function: Callable[[int, int, int, int], int]) -> None:
+    def hand_over(self, function: Callable[..., int]) -> None:
         """Call a translated function of (registers, record, mask, context), and return its status."""
         b = self.builder
         registers, record, context = (

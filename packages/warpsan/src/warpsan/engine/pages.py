@@ -4,38 +4,38 @@ code (:mod:`~warpsan.engine.translate`)."""
 from __future__ import annotations
 
 from warpsan.engine.clocks import vector_of
-from warpsan.engine.layout import FLOORS, PAGE_OTHERS, PAGE_OWNER, PAGE_WRITTEN, PAGES
-from warpsan.engine.words import load64, store64
+from warpsan.engine.context import Context
 
-__all__ = ["page_word", "page_written", "write_page"]
-
-
-def page_word(context: int, word: int, cta: int, page: int) -> int:
-    """The address of a word of a page of a CTA's shared memory."""
-    return load64(context + 8 * word) + 8 * (load64(context + 8 * PAGES) * cta + page)
+__all__ = ["page_of", "page_written", "write_page"]
 
 
-def write_page(context: int, cta: int, page: int, actor: int, time: int) -> None:
+def page_of(context: Context, cta: int, page: int) -> int:
+    """The number of a page of a CTA's shared memory."""
+    return context.pages * cta + page
+
+
+def write_page(context: Context, cta: int, page: int, actor: int, time: int) -> None:
     """An actor writes to a page at a time."""
-    written, owner = page_word(context, PAGE_WRITTEN, cta, page), page_word(context, PAGE_OWNER, cta, page)
-    before = load64(written)
-    if load64(owner) != actor:
-        store64(owner, actor)
-        store64(page_word(context, PAGE_OTHERS, cta, page), before)
+    number = page_of(context, cta, page)
+    before = context.page_written[number]
+    if context.page_owner[number] != actor:
+        context.page_owner[number] = actor
+        context.page_others[number] = before
     if time > before:
-        store64(written, time)
+        context.page_written[number] = time
 
 
-def page_written(context: int, cta: int, page: int, warp: int) -> int:
+def page_written(context: Context, cta: int, page: int, warp: int) -> int:
     """Whether a page has writes that may not come before a warp's access.
 
     Writes of its owner come before if the last write does; writes of others come before if all actors' writes do.
     """
-    written = load64(page_word(context, PAGE_WRITTEN, cta, page))
-    floor = load64(load64(context + 8 * FLOORS) + 8 * warp)
+    number = page_of(context, cta, page)
+    written = context.page_written[number]
+    floor = context.floors[warp]
     if written <= floor:
         return 0
-    owner = load64(page_word(context, PAGE_OWNER, cta, page))
-    if load64(page_word(context, PAGE_OTHERS, cta, page)) > floor:
+    owner = context.page_owner[number]
+    if context.page_others[number] > floor:
         return 1
-    return 1 if written > load64(vector_of(context, warp) + 8 * owner) else 0
+    return 1 if written > vector_of(context, warp)[owner] else 0

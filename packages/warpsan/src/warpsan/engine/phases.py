@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from warpsan.engine.layout import CHECKED, CURRENT, MB_PHASE, MBARRIER_RULE, OPERANDS
+from warpsan.engine.context import Context
+from warpsan.engine.layout import MBARRIER_RULE
 from warpsan.engine.mbarriers import cta_of, mbarrier_at, mbarrier_instruction, offset_of, pass_on, use_mbarrier
+from warpsan.engine.memory import Mbarrier, Record
 from warpsan.engine.suspects import broken_rule
 from warpsan.engine.words import load32, load64, store32
 
 __all__ = ["test_phase"]
 
 
-def test_phase(registers: int, record: int, mask: int, context: int) -> int:
+def test_phase(registers: int, record: Record, mask: int, context: Context) -> int:
     """Operands are the address's row and offset, the row of the parities or state tokens, whether these are tokens,
     its order (:func:`~.mbarriers.arrive_in_order`), the row of the result, and the pc."""
-    row, shift = registers + load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-    asked, tokens = registers + load32(record + 4 * (OPERANDS + 2)), load32(record + 4 * (OPERANDS + 3))
-    result = registers + load32(record + 4 * (OPERANDS + 5))
-    place, pc = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 6))
+    row, shift = registers + record.operands[0], record.operands[1]
+    asked, tokens = registers + record.operands[2], record.operands[3]
+    result = registers + record.operands[5]
+    place, pc = record.operands[0], record.operands[6]
     mbarrier_instruction(context, registers, place, shift, mask, pc)
     passed = 0
     for lane in range(32):
@@ -24,7 +26,7 @@ def test_phase(registers: int, record: int, mask: int, context: int) -> int:
             continue
         address = load64(row + 8 * lane) + shift
         cta = cta_of(context, address)
-        entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
+        entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else Mbarrier(0)
         if entry == 0:  # no phase to wait for
             store32(result, load32(result) | 1 << lane)
             status = broken_rule(context, MBARRIER_RULE)
@@ -34,7 +36,7 @@ def test_phase(registers: int, record: int, mask: int, context: int) -> int:
         status = use_mbarrier(context, entry)
         if status != 0:
             return status
-        now = load64(entry + 8 * MB_PHASE)
+        now = entry.phase
         if tokens:
             phase = load64(asked + 8 * lane) >> 32 & 0xFFFFFFFF
         else:  # the present phase, or the one before
@@ -47,6 +49,6 @@ def test_phase(registers: int, record: int, mask: int, context: int) -> int:
             continue
         store32(result, load32(result) | 1 << lane)
         passed |= 1 << lane
-        if load64(context + 8 * CHECKED) != 0:
-            pass_on(context, load64(context + 8 * CURRENT), entry, passed, load32(record + 4 * (OPERANDS + 4)))
+        if context.checked != 0:
+            pass_on(context, context.current, entry, passed, record.operands[4])
     return 0

@@ -7,21 +7,12 @@ hidden rows of the registers hold the sums; in the late mode, the accumulators a
 from __future__ import annotations
 
 from warpsan.engine.clocks import completed, operation_time, set_floors, warps_of_cluster
+from warpsan.engine.context import Context
 from warpsan.engine.flights import read_chunks, reads_complete
 from warpsan.engine.layout import (
     AT_UNIT,
     AT_WGMMA,
-    BUSY,
-    BUSY_SETS,
-    CHECKED,
-    CURRENT_RECORD,
-    CURRENT_STATE,
-    EARLY,
-    END_A,
-    END_PC,
     END_WGMMA,
-    FENCED,
-    FIRST_PART,
     FULL,
     ILLEGAL,
     L_A,
@@ -42,48 +33,18 @@ from warpsan.engine.layout import (
     L_SET,
     L_SET_A,
     L_SIGN,
-    LISTS,
     MOST_PRODUCTS,
-    OPERANDS,
-    PART_FROM,
-    PART_MASK,
-    PART_STATUS,
-    PART_WORDS,
-    PARTS,
-    PR_A,
-    PR_B,
-    PR_FRAGMENT,
-    PR_GROUP,
-    PR_KEEP,
-    PR_LIST,
-    PR_TIME,
-    PRODUCT_COUNT,
-    PRODUCT_GROUPS,
-    PRODUCT_WORDS,
-    PRODUCTS,
     READY,
-    REGISTER_BYTES,
-    REGISTERS,
-    SCRATCH,
     SCRATCH_A,
     SCRATCH_B,
     SCRATCH_CHUNKS,
     SCRATCH_POISON,
     SCRATCH_RECORD,
-    SHARED,
-    SHARED_LIMIT,
-    SHARED_STRIDE,
-    TABLE,
-    TOUCHED_SETS,
-    WARP_COUNT,
-    WARP_CTA,
-    WARP_NUMBER,
-    WARP_WORDS,
-    WARPS,
     WGMMA_RULE,
 )
+from warpsan.engine.memory import Block, Path, Product, Record, Warp
 from warpsan.engine.suspects import broken_rule, current_instruction, suspect
-from warpsan.engine.words import call_operation, copy, fill, load32, load64, store32, store64
+from warpsan.engine.words import call_operation, copy, fill, load32, load64, store64
 
 __all__ = ["commit_products", "fence_products", "look_at_registers", "meet"]
 
@@ -91,138 +52,137 @@ _EVERYONE = (1 << 32) - 1
 _ILLEGAL = 2
 
 
-def meet(context: int, state: int, block: int, part: int, end: int) -> int:
+def meet(context: Context, state: Warp, block: Block, part: Path, end: int) -> int:
     """A warp has reached a wgmma that its warpgroup executes together. Returns a status."""
-    store64(part + 8 * PART_STATUS, AT_WGMMA)
-    store64(part + 8 * PART_FROM, block)
-    warps, warp = load64(context + 8 * WARP_COUNT), load64(state + 8 * WARP_NUMBER)
-    first = load64(state + 8 * WARP_CTA) * warps + warp - warp % 4
+    part.status = AT_WGMMA
+    part.came_from = block
+    warps, warp = context.warp_count, state.number
+    first = state.cta * warps + warp - warp % 4
     if warp - warp % 4 + 4 > warps:  # a part of a warpgroup waits forever
         return 0
     for k in range(4):
         if waiting_part(context, first + k, block) == 0:
             return 0
     for k in range(4):
-        store64(waiting_part(context, first + k, block) + 8 * PART_STATUS, READY)
+        waiting_part(context, first + k, block).status = READY
     if end == END_WGMMA:
-        current_instruction(context, load32(block + 4 * END_PC))
-        return issue(context, first, load64(context + 8 * LISTS) + 4 * load32(block + 4 * END_A))
-    return wait(context, first, load32(block + 4 * END_A))
+        current_instruction(context, block.end_pc)
+        return issue(context, first, context.lists + 4 * block.end_a)
+    return wait(context, first, block.end_a)
 
 
-def waiting_part(context: int, number: int, block: int) -> int:
+def waiting_part(context: Context, number: int, block: Block) -> Path:
     """The part of a warp that waits at this wgmma with all lanes; 0 if there is none."""
-    state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
-    for k in range(load64(state + 8 * PARTS)):
-        part = state + 8 * (FIRST_PART + PART_WORDS * k)
-        whole = load64(part + 8 * PART_MASK) == _EVERYONE
-        if whole and load64(part + 8 * PART_STATUS) == AT_WGMMA and load64(part + 8 * PART_FROM) == block:
+    state = context.warps[number]
+    for k in range(state.path_count):
+        part = state.paths[k]
+        whole = part.mask == _EVERYONE
+        if whole and part.status == AT_WGMMA and part.came_from == block:
             return part
-    return 0
+    return Path(0)
 
 
-def commit_products(registers: int, record: int, mask: int, context: int) -> int:
+def commit_products(registers: int, record: Record, mask: int, context: Context) -> int:
     """``wgmma.commit_group``, of each warp separately."""
-    place = load64(context + 8 * CURRENT_STATE) + 8 * PRODUCT_GROUPS
-    store64(place, load64(place) + 1)
+    context.current_warp.product_groups += 1
     return 0
 
 
-def fence_products(registers: int, record: int, mask: int, context: int) -> int:
+def fence_products(registers: int, record: Record, mask: int, context: Context) -> int:
     """``wgmma.fence``, of each warp separately: products may use its registers again."""
-    state = load64(context + 8 * CURRENT_STATE)
-    store64(state + 8 * FENCED, 1)
-    store64(state + 8 * TOUCHED_SETS, 0)
+    state = context.current_warp
+    state.fenced = 1
+    state.touched_sets = 0
     return 0
 
 
-def _bits(address: int) -> int:
+def _bits(low: int, high: int) -> int:
     """The bits of two words, the low one first."""
-    return load32(address) & 0xFFFFFFFF | load32(address + 4) << 32
+    return low & 0xFFFFFFFF | high << 32
 
 
-def look_at_registers(registers: int, record: int, mask: int, context: int) -> int:
+def look_at_registers(registers: int, record: Record, mask: int, context: Context) -> int:
     """Registers of these sets (operands 0 and 1, as bits) are used: no product in flight may use them."""
-    state, sets = load64(context + 8 * CURRENT_STATE), _bits(record + 4 * OPERANDS)
-    store64(state + 8 * TOUCHED_SETS, load64(state + 8 * TOUCHED_SETS) | sets)
-    if load64(state + 8 * BUSY_SETS) & sets:
-        store64(context + 8 * CURRENT_RECORD, record)
+    state, sets = context.current_warp, _bits(record.operands[0], record.operands[1])
+    state.touched_sets |= sets
+    if state.busy_sets & sets:
+        context.current_record = record
         return suspect(context, AT_UNIT, 0, WGMMA_RULE)
     return 0
 
 
-def issue(context: int, first: int, words: int) -> int:
+def issue(context: Context, first: int, words: int) -> int:
     """Put a product in flight; in the early mode, its result is ready at once. Returns a status."""
-    size = load64(context + 8 * REGISTER_BYTES)
-    leader = load64(context + 8 * WARPS) + 8 * WARP_WORDS * first
-    count = load64(leader + 8 * PRODUCT_COUNT)
+    size = context.register_bytes
+    leader = context.warps[first]
+    count = leader.product_count
     if count == MOST_PRODUCTS:
         return FULL
-    entry = load64(context + 8 * PRODUCTS) + 8 * PRODUCT_WORDS * (MOST_PRODUCTS * (first // 4) + count)
-    store64(leader + 8 * PRODUCT_COUNT, count + 1)
-    store64(entry + 8 * PR_LIST, words)
-    store64(entry + 8 * PR_GROUP, load64(leader + 8 * PRODUCT_GROUPS))
-    registers = load64(context + 8 * REGISTERS) + size * first
+    entry = context.products[MOST_PRODUCTS * (first // 4) + count]
+    leader.product_count = count + 1
+    entry.words = words
+    entry.group = leader.product_groups
+    registers = context.registers + size * first
     in_shared = load32(words + 4 * L_A) >= 0
-    store64(entry + 8 * PR_B, load64(registers + load32(words + 4 * L_B)))
+    entry.b = load64(registers + load32(words + 4 * L_B))
     if in_shared:
-        store64(entry + 8 * PR_A, load64(registers + load32(words + 4 * L_A)))
+        entry.a = load64(registers + load32(words + 4 * L_A))
     scale = load32(words + 4 * L_SCALE)
     keep = load32(registers + (scale & ~3)) & 1
     for k in range(4):
         mine = registers + size * k
         differ = 1 if load32(mine + (scale & ~3)) != (-1 if keep else 0) else 0
         for lane in range(32):
-            if load64(mine + load32(words + 4 * L_B) + 8 * lane) != load64(entry + 8 * PR_B):
+            if load64(mine + load32(words + 4 * L_B) + 8 * lane) != entry.b:
                 differ = 1
-            if in_shared and load64(mine + load32(words + 4 * L_A) + 8 * lane) != load64(entry + 8 * PR_A):
+            if in_shared and load64(mine + load32(words + 4 * L_A) + 8 * lane) != entry.a:
                 differ = 1
         status = broken_rule(context, WGMMA_RULE) if differ else 0  # the first lane's count
         if status != 0:
             return status
         if in_shared == 0:
             for j in range(4):
-                target = entry + 8 * PR_FRAGMENT + 128 * (4 * k + j)
+                target = entry.fragments + 128 * (4 * k + j)
                 copy(target, mine + load32(words + 4 * (L_FRAGMENTS + j)), 128)
         status = begin_sums(context, first + k, mine, words)
         if status != 0:
             return status
-    store64(entry + 8 * PR_KEEP, keep ^ (1 if scale & 2 else 0))
-    if load64(context + 8 * CHECKED) != 0:
+    entry.keep = keep ^ (1 if scale & 2 else 0)
+    if context.checked != 0:
         status = announce(context, first, entry, words)
         if status != 0:
             return status
-    if load64(context + 8 * EARLY) != 0:
+    if context.early != 0:
         return land(context, first, entry)
     return 0
 
 
-def announce(context: int, first: int, entry: int, words: int) -> int:
+def announce(context: Context, first: int, entry: Product, words: int) -> int:
     """A warpgroup's product will read its operands from shared memory: each warp its quarter of A, and all of B.
     Returns a status.
 
     All reads are marked for the first warp: a wait of one warp is a wait of all four.
     """
-    twin = warps_of_cluster(context) + first
-    time = operation_time(context, twin)
-    store64(entry + 8 * PR_TIME, time)
-    cta, chunks = first // load64(context + 8 * WARP_COUNT), load64(context + 8 * SCRATCH) + SCRATCH_CHUNKS
+    async_actor = warps_of_cluster(context) + first
+    time = operation_time(context, async_actor)
+    entry.time = time
+    cta, chunks = first // context.warp_count, context.scratch + SCRATCH_CHUNKS
     if load32(words + 4 * L_A) >= 0:
-        status = place_legal(context, cta, load64(entry + 8 * PR_A), 64, load32(words + 4 * L_MAJOR_A), chunks)
+        status = place_legal(context, cta, entry.a, 64, load32(words + 4 * L_MAJOR_A), chunks)
         if status != 0:
             return status
         for k in range(4):
-            status = read_chunks(context, chunks + 8 * 32 * k, 32, cta, first + k, 1, twin, time)
+            status = read_chunks(context, chunks + 8 * 32 * k, 32, cta, first + k, 1, async_actor, time)
             if status != 0:
                 return status
     columns = load32(words + 4 * L_COLUMNS)
-    status = place_legal(context, cta, load64(entry + 8 * PR_B), columns, load32(words + 4 * L_MAJOR_B), chunks)
+    status = place_legal(context, cta, entry.b, columns, load32(words + 4 * L_MAJOR_B), chunks)
     if status != 0:
         return status
-    return read_chunks(context, chunks, 2 * columns, cta, first, 4, twin, time)
+    return read_chunks(context, chunks, 2 * columns, cta, first, 4, async_actor, time)
 
 
-def place_legal(context: int, cta: int, descriptor: int, rows: int, k_major: int, out: int) -> int:
+def place_legal(context: Context, cta: int, descriptor: int, rows: int, k_major: int, out: int) -> int:
     """Place the chunks of an operand, all of which must be legal; as :func:`place_chunks`. Returns a status."""
     placed = place_chunks(context, cta, descriptor, rows, k_major, out)
     if placed == _ILLEGAL:
@@ -230,25 +190,26 @@ def place_legal(context: int, cta: int, descriptor: int, rows: int, k_major: int
     return 0 if placed else broken_rule(context, WGMMA_RULE)
 
 
-def complete(context: int, first: int, entry: int, words: int) -> None:
+def complete(context: Context, first: int, entry: Product, words: int) -> None:
     """A warpgroup has waited for a product, which no longer reads its operands."""
-    cta, chunks = first // load64(context + 8 * WARP_COUNT), load64(context + 8 * SCRATCH) + SCRATCH_CHUNKS
+    cta, chunks = first // context.warp_count, context.scratch + SCRATCH_CHUNKS
     if load32(words + 4 * L_A) >= 0:
-        place_chunks(context, cta, load64(entry + 8 * PR_A), 64, load32(words + 4 * L_MAJOR_A), chunks)
+        place_chunks(context, cta, entry.a, 64, load32(words + 4 * L_MAJOR_A), chunks)
         reads_complete(context, chunks, 128, cta)
     columns = load32(words + 4 * L_COLUMNS)
-    place_chunks(context, cta, load64(entry + 8 * PR_B), columns, load32(words + 4 * L_MAJOR_B), chunks)
+    place_chunks(context, cta, entry.b, columns, load32(words + 4 * L_MAJOR_B), chunks)
     reads_complete(context, chunks, 2 * columns, cta)
     for k in range(4):
-        completed(context, first + k, warps_of_cluster(context) + first, load64(entry + 8 * PR_TIME))
+        completed(context, first + k, warps_of_cluster(context) + first, entry.time)
 
 
-def begin_sums(context: int, number: int, registers: int, words: int) -> int:
+def begin_sums(context: Context, number: int, registers: int, words: int) -> int:
     """Another product uses a warp's registers; the first one takes the accumulators' values. Returns a status."""
-    state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
-    if load64(context + 8 * CHECKED) != 0:
-        touched = load64(state + 8 * TOUCHED_SETS) & _bits(words + 4 * L_OWN)
-        if load64(state + 8 * FENCED) == 0 or touched or load64(state + 8 * BUSY_SETS) & _bits(words + 4 * L_OTHERS):
+    state = context.warps[number]
+    if context.checked != 0:
+        own = _bits(load32(words + 4 * L_OWN), load32(words + 4 * (L_OWN + 1)))
+        others = _bits(load32(words + 4 * L_OTHERS), load32(words + 4 * (L_OTHERS + 1)))
+        if state.fenced == 0 or state.touched_sets & own or state.busy_sets & others:
             status = broken_rule(context, WGMMA_RULE)
             if status != 0:
                 return status
@@ -257,27 +218,27 @@ def begin_sums(context: int, number: int, registers: int, words: int) -> int:
         for k in range(load32(words + 4 * L_MANY)):
             row = registers + load32(words + 4 * (L_ROWS + k))
             copy(hidden + 128 * k, row, 128)
-            if load64(context + 8 * EARLY) == 0:
+            if context.early == 0:
                 fill(row, 0xFF, 128)
     if load32(words + 4 * L_SET_A) >= 0:
         begin_use(state, load32(words + 4 * L_SET_A))
     return 0
 
 
-def begin_use(state: int, number: int) -> int:
+def begin_use(state: Warp, number: int) -> int:
     """Another product uses a set of registers of a warp. Returns the number of products."""
-    busy = load64(state + 8 * (BUSY + number)) + 1
-    store64(state + 8 * (BUSY + number), busy)
-    store64(state + 8 * BUSY_SETS, load64(state + 8 * BUSY_SETS) | 1 << number)
+    busy = state.products_of_set[number] + 1
+    state.products_of_set[number] = busy
+    state.busy_sets |= 1 << number
     return busy
 
 
-def end_use(state: int, number: int) -> int:
+def end_use(state: Warp, number: int) -> int:
     """A product no longer uses a set of registers of a warp. Returns the number of products left."""
-    busy = load64(state + 8 * (BUSY + number)) - 1
-    store64(state + 8 * (BUSY + number), busy)
+    busy = state.products_of_set[number] - 1
+    state.products_of_set[number] = busy
     if busy == 0:
-        store64(state + 8 * BUSY_SETS, load64(state + 8 * BUSY_SETS) & ~(1 << number))
+        state.busy_sets &= ~(1 << number)
     return busy
 
 
@@ -288,87 +249,87 @@ def write_sums(registers: int, words: int) -> None:
         copy(registers + load32(words + 4 * (L_ROWS + k)), hidden + 128 * k, 128)
 
 
-def wait(context: int, first: int, keep: int) -> int:
+def wait(context: Context, first: int, keep: int) -> int:
     """Complete all products of a warpgroup but those of its last ``keep`` groups, in order. Returns a status."""
-    leader = load64(context + 8 * WARPS) + 8 * WARP_WORDS * first
-    count, groups = load64(leader + 8 * PRODUCT_COUNT), load64(leader + 8 * PRODUCT_GROUPS)
-    size = load64(context + 8 * REGISTER_BYTES)
-    base = load64(context + 8 * PRODUCTS) + 8 * PRODUCT_WORDS * MOST_PRODUCTS * (first // 4)
+    leader = context.warps[first]
+    count, groups = leader.product_count, leader.product_groups
+    size = context.register_bytes
+    base = MOST_PRODUCTS * (first // 4)
     left = 0
     for k in range(count):
-        entry = base + 8 * PRODUCT_WORDS * k
-        if load64(entry + 8 * PR_GROUP) >= groups - keep:
+        entry = context.products[base + k]
+        if entry.group >= groups - keep:
             if left != k:
-                copy(base + 8 * PRODUCT_WORDS * left, entry, 8 * PRODUCT_WORDS)
+                copy(context.products[base + left], entry, Product.byte_size)
             left += 1
             continue
-        late = load64(context + 8 * EARLY) == 0
+        late = context.early == 0
         if late:
             status = land(context, first, entry)
             if status != 0:
                 return status
-        words = load64(entry + 8 * PR_LIST)
+        words = entry.words
         for warp in range(4):
-            state = leader + 8 * WARP_WORDS * warp
+            state = context.warps[first + warp]
             if end_use(state, load32(words + 4 * L_SET)) == 0 and late:
-                write_sums(load64(context + 8 * REGISTERS) + size * (first + warp), words)
+                write_sums(context.registers + size * (first + warp), words)
             if load32(words + 4 * L_SET_A) >= 0:
                 end_use(state, load32(words + 4 * L_SET_A))
-        if load64(context + 8 * CHECKED) != 0:
+        if context.checked != 0:
             complete(context, first, entry, words)
-    if left != count and load64(context + 8 * CHECKED) != 0:
+    if left != count and context.checked != 0:
         for warp in range(4):
             set_floors(context, first + warp)
-    store64(leader + 8 * PRODUCT_COUNT, left)
+    leader.product_count = left
     return 0
 
 
-def land(context: int, first: int, entry: int) -> int:
+def land(context: Context, first: int, entry: Product) -> int:
     """Read the operands of a product and add it to the sums of four warps. Returns a status."""
-    words, scratch = load64(entry + 8 * PR_LIST), load64(context + 8 * SCRATCH)
-    table, record = load64(context + 8 * TABLE), scratch + SCRATCH_RECORD
-    cta = first // load64(context + 8 * WARP_COUNT)
+    words, scratch = entry.words, context.scratch
+    table, record = context.table, Record(scratch + SCRATCH_RECORD)
+    cta = first // context.warp_count
     columns = load32(words + 4 * L_COLUMNS)
     chunks = scratch + SCRATCH_CHUNKS
-    placed = place_chunks(context, cta, load64(entry + 8 * PR_B), columns, load32(words + 4 * L_MAJOR_B), chunks)
+    placed = place_chunks(context, cta, entry.b, columns, load32(words + 4 * L_MAJOR_B), chunks)
     status = refused(context, placed)
     if status != 0:
         return status
-    store32(record + 4 * OPERANDS, columns // 8)
-    store32(record + 4 * (OPERANDS + 1), 0)
-    store32(record + 4 * (OPERANDS + 2), SCRATCH_B)
-    call_operation(load64(table + 8 * load32(words + 4 * L_LOAD_B)), 0, record, -1, context)
+    record.operands[0] = columns // 8
+    record.operands[1] = 0
+    record.operands[2] = SCRATCH_B
+    call_operation(table[load32(words + 4 * L_LOAD_B)], 0, record, -1, context)
     if load32(words + 4 * L_A) >= 0:
-        placed = place_chunks(context, cta, load64(entry + 8 * PR_A), 64, load32(words + 4 * L_MAJOR_A), chunks)
+        placed = place_chunks(context, cta, entry.a, 64, load32(words + 4 * L_MAJOR_A), chunks)
         status = refused(context, placed)
         if status != 0:
             return status
     for warp in range(4):
-        registers = load64(context + 8 * REGISTERS) + load64(context + 8 * REGISTER_BYTES) * (first + warp)
-        store32(record + 4 * OPERANDS, 2)
-        store32(record + 4 * (OPERANDS + 1), 2 * 16 * 8 * warp)
-        store32(record + 4 * (OPERANDS + 2), SCRATCH_A)
-        source = entry + 8 * PR_FRAGMENT + 512 * warp
-        call_operation(load64(table + 8 * load32(words + 4 * L_LOAD_A)), source, record, -1, context)
-        store32(record + 4 * OPERANDS, columns // 8)
-        store32(record + 4 * (OPERANDS + 1), load32(words + 4 * L_HIDDEN))
-        store32(record + 4 * (OPERANDS + 2), load64(entry + 8 * PR_KEEP))
-        store32(record + 4 * (OPERANDS + 3), load32(words + 4 * L_SIGN))
-        call_operation(load64(table + 8 * load32(words + 4 * L_PRODUCT)), registers, record, -1, context)
-        if load64(context + 8 * EARLY) != 0:
+        registers = context.registers + context.register_bytes * (first + warp)
+        record.operands[0] = 2
+        record.operands[1] = 2 * 16 * 8 * warp
+        record.operands[2] = SCRATCH_A
+        source = entry.fragments + 512 * warp
+        call_operation(table[load32(words + 4 * L_LOAD_A)], source, record, -1, context)
+        record.operands[0] = columns // 8
+        record.operands[1] = load32(words + 4 * L_HIDDEN)
+        record.operands[2] = entry.keep
+        record.operands[3] = load32(words + 4 * L_SIGN)
+        call_operation(table[load32(words + 4 * L_PRODUCT)], registers, record, -1, context)
+        if context.early != 0:
             write_sums(registers, words)
     return 0
 
 
-def refused(context: int, placed: int) -> int:
+def refused(context: Context, placed: int) -> int:
     """Whether a product cannot read chunks with this result of their placement. With checks, the fault is already
     noted. Returns a status."""
-    if placed == 1 or load64(context + 8 * CHECKED) != 0:
+    if placed == 1 or context.checked != 0:
         return 0
     return broken_rule(context, ILLEGAL if placed == _ILLEGAL else WGMMA_RULE)
 
 
-def place_chunks(context: int, cta: int, descriptor: int, rows: int, k_major: int, out: int) -> int:
+def place_chunks(context: Context, cta: int, descriptor: int, rows: int, k_major: int, out: int) -> int:
     """Place the chunks of an operand (:func:`warpsan.replay.matrix_descriptor.chunk_offsets`). Returns 2 if one is
     illegal, and 0 if the descriptor is not modelled: its chunks are poison."""
     modelled = descriptor >> 49 & 7 == 0
@@ -376,9 +337,9 @@ def place_chunks(context: int, cta: int, descriptor: int, rows: int, k_major: in
     stride, mode = (descriptor >> 32 & 0x3FFF) << 4, descriptor >> 62 & 3
     width = 16 if mode == 0 else 256 >> mode
     across = width // 16
-    limit = load64(context + 8 * SHARED_LIMIT) - 16
-    begin = load64(context + 8 * SHARED) + cta * load64(context + 8 * SHARED_STRIDE)
-    poison, placed = load64(context + 8 * SCRATCH) + SCRATCH_POISON, 1 if modelled else 0
+    limit = context.shared_limit - 16
+    begin = context.shared + cta * context.shared_stride
+    poison, placed = context.scratch + SCRATCH_POISON, 1 if modelled else 0
     for outer in range(rows // 8):
         for half in range(2):
             for inner in range(8):

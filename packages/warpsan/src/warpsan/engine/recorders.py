@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from warpsan.engine import layout
+from warpsan.engine.context import Context
 from warpsan.engine.layout import WARP
 from warpsan.engine.selection import Array, Indices
 from warpsan.host.memory import RANK_SHIFT, Space
@@ -35,7 +36,7 @@ class Recorders:
     setup : Setup
     space : Space
         Global memory.
-    context : ndarray of int64
+    context : Context
         The context of the thread of native code.
     fail : function
         Called with an exception.
@@ -50,7 +51,7 @@ class Recorders:
         For each instruction, whether its accesses are collected.
     """
 
-    def __init__(self, setup: Setup, space: Space, context: Array, fail: Callable[[BaseException], None]) -> None:
+    def __init__(self, setup: Setup, space: Space, context: Context, fail: Callable[[BaseException], None]) -> None:
         self.setup, self.space, self.context, self.fail = setup, space, context, fail
         self.marks = np.zeros(len(setup.entry.instructions), np.uint8)
         self.marks[sorted(recorded_pcs(setup))] = 1
@@ -62,9 +63,9 @@ class Recorders:
     def see(self, pc: int, space: str, width: int, lanes: Sequence[int] | Indices, offset: Indices) -> None:
         """Lanes of the current warp access memory at these offsets."""
         setup, instruction = self.setup, self.setup.entry.instructions[pc]
-        first = WARP * (int(self.context[layout.CURRENT]) % setup.geometry.warps)
+        first = WARP * (self.context.current % setup.geometry.warps)
         seen = SeenAccess(
-            *(setup.module, setup.entry.name, instruction, space, int(self.context[layout.CURRENT_CTA]) - 1),
+            *(setup.module, setup.entry.name, instruction, space, self.context.current_cta - 1),
             *(np.array(lanes) + first, offset & (1 << RANK_SHIFT) - 1 if space == "shared" else offset, width),
         )
         if pc not in self._by_pc:
@@ -74,7 +75,7 @@ class Recorders:
 
     def places(self) -> Array:
         """The offsets in the scratch."""
-        address = int(self.context[layout.SCRATCH]) + layout.SCRATCH_PLACES
+        address = self.context.scratch + layout.SCRATCH_PLACES
         return np.ctypeslib.as_array((ctypes.c_int64 * WARP).from_address(address))
 
     def _shared(self, pc: int, width: int, mask: int, context: int) -> int:

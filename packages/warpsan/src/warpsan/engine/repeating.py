@@ -14,7 +14,7 @@ from warpsan.engine import layout
 from warpsan.engine.assembler import NotNative
 from warpsan.engine.communication import ctas_together, orders_blocks
 from warpsan.engine.engine import NativeCode
-from warpsan.engine.parts import lowest_ready, take
+from warpsan.engine.parts import lowest_ready, pop_lanes
 from warpsan.engine.replay import replay
 from warpsan.engine.selection import Array
 from warpsan.engine.state import State
@@ -51,7 +51,7 @@ class Repetition:
     setup : Setup
         The setup of the earlier run.
     order : dict of int to int
-        Words of the context with the order in which warps run.
+        Fields of the context with the order in which warps run.
     code : NativeCode
         Native code that records events.
     log : HazardLog
@@ -64,7 +64,7 @@ class Repetition:
     """
 
     setup: Setup
-    order: Mapping[int, int]
+    order: Mapping[str, int]
     code: NativeCode
     log: HazardLog
     suspicions: Suspicions
@@ -139,9 +139,9 @@ class Repetition:
         if parts > 1:
             for mine in marks.values():
                 leave_part(mine, part, parts)
-        order = {**self.order, layout.FAULT_ENDS: int(suspicions.illegal is not None)}
+        order = {**self.order, "fault_ends": int(suspicions.illegal is not None)}
         state, status, events = record(setup, order, code, marks, clusters)
-        end = int(state.context[layout.TRACE_END])
+        end = state.context.trace_end
         if status != suspicions.status or state.host.error is not None:
             return False
         if end > layout.TRACE_WORDS:
@@ -153,7 +153,7 @@ class Repetition:
                 replay(
                     *(setup, space, self.log, events[:end]),
                     {"shared": marks[layout.IN_SHARED], "global": marks[layout.IN_GLOBAL]},
-                    together=int(state.context[layout.ORDER]) == layout.TOGETHER,
+                    together=state.context.order == layout.TOGETHER,
                     stuck=status == layout.STUCK,
                     polling=_still_polling(setup, state) if status == layout.STUCK else None,
                     ending=suspicions.illegal or _ending(code, state, status),
@@ -199,7 +199,7 @@ def leave_part(marks: Array, part: int, parts: int) -> None:
 
 
 def record(
-    setup: Setup, order: Mapping[int, int], code: NativeCode, marks: Mapping[int, Array], clusters: Array
+    setup: Setup, order: Mapping[str, int], code: NativeCode, marks: Mapping[int, Array], clusters: Array
 ) -> tuple[State, int, Array]:
     """Run a launch with a record of the events at marked granules.
 
@@ -207,7 +207,7 @@ def record(
     ----------
     setup : Setup
     order : mapping of int to int
-        Words of the context with the order in which warps run.
+        Fields of the context with the order in which warps run.
     code : NativeCode
         Native code that records events.
     marks : mapping of int to ndarray of uint8
@@ -231,15 +231,15 @@ def record(
     faults = np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64)
     faults_of = np.zeros(len(code.decoded.records) + len(setup.entry.instructions), np.int32)
     words = {
-        layout.FAULTS: address_of(faults),
-        layout.FAULTS_OF: address_of(faults_of),
-        layout.TRACE: address_of(events),
-        layout.ARRIVALS_ASIDE: address_of(aside),
-        layout.GRANULE_SHIFT: shifts[layout.IN_SHARED],
-        layout.GLOBAL_SHIFT: shifts[layout.IN_GLOBAL],
-        layout.WATCHED_SHARED: address_of(marks[layout.IN_SHARED]),
-        layout.WATCHED_GLOBAL: address_of(marks[layout.IN_GLOBAL]),
-        layout.WATCHED_CLUSTERS: address_of(clusters),
+        "faults": address_of(faults),
+        "faults_of": address_of(faults_of),
+        "trace": address_of(events),
+        "deferred_arrivals": address_of(aside),
+        "granule_shift": shifts[layout.IN_SHARED],
+        "global_shift": shifts[layout.IN_GLOBAL],
+        "watched_shared": address_of(marks[layout.IN_SHARED]),
+        "watched_global": address_of(marks[layout.IN_GLOBAL]),
+        "watched_clusters": address_of(clusters),
     }
     state = code.state({**order, **words})
     return state, code.run(state, 0, code.clusters), events
@@ -259,7 +259,7 @@ def marks_of(setup: Setup, space: Space) -> dict[int, Array]:
 
 def _ending(code: NativeCode, state: State, status: int) -> SimError | None:
     """The exception with which a launch ends, unless an instruction raises it."""
-    setup, place = code.setup, int(state.context[layout.CURRENT_PC])
+    setup, place = code.setup, state.context.current_pc
     if status == layout.STEPS:
         return too_many_steps(setup.max_steps, setup.program.blocks[place].line)
     if status == layout.REFUSED:
@@ -268,7 +268,7 @@ def _ending(code: NativeCode, state: State, status: int) -> SimError | None:
         return state.host.failure
     if status not in (layout.INDEX, layout.TOO_DEEP):
         return None
-    scratch = int(state.context[layout.SCRATCH]) + layout.SCRATCH_FAULTS
+    scratch = state.context.scratch + layout.SCRATCH_FAULTS
     lane, number = load64(scratch), load64(scratch + 8)
     if status == layout.TOO_DEEP:
         return too_deep(setup.entry.instructions[code.decoded.places[place]], number, *state.host.where(lane))
@@ -291,10 +291,10 @@ def _still_polling(setup: Setup, state: State) -> tuple[int, int, Instruction] |
     instruction by which it waits."""
     endless = polling_loops(setup.entry, setup.program).endless
     for number in range(setup.geometry.warps * ctas_together(setup) if endless else 0):
-        warp = int(state.context[layout.WARPS]) + 8 * layout.WARP_WORDS * number
+        warp = state.context.warps[number]
         block = lowest_ready(warp)
         if block in endless:
-            return number, take(warp, block), endless[block]
+            return number, pop_lanes(warp, block), endless[block]
     return None
 
 

@@ -127,7 +127,7 @@ def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, dec
 def _is_followed(setup: Setup, instruction: Instruction, *, in_global: bool) -> bool:
     """Whether undefined bytes that an instruction reads are tracked from there on."""
     copies = in_global and instruction.opcode == "cp" and not updates_memory(instruction)
-    return copies or follows_load(instruction, looks=setup.looks)
+    return copies or follows_load(instruction, track_unwritten_global=setup.track_unwritten_global)
 
 
 def _fault_in_turn(setup: Setup) -> Callable[[Array], tuple[int, ...]]:

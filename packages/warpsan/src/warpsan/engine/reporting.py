@@ -94,22 +94,22 @@ def note_suspicions(
     faults = np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64)
     ends_illegally = bool(setup.checks) and "memory" not in setup.checks
     words = order | {
-        layout.FAULTS: address_of(faults),
-        layout.FAULT_ENDS: int(ends_illegally),
-        layout.FAULTS_OF: address_of(faults_of),
-        layout.SUSPECTS: address_of(suspects),
-        layout.SUSPECTS_OF: address_of(counts),
-        layout.ARRIVALS_OF: address_of(arrivals),
+        "faults": address_of(faults),
+        "fault_ends": int(ends_illegally),
+        "faults_of": address_of(faults_of),
+        "suspects": address_of(suspects),
+        "suspects_of": address_of(counts),
+        "arrivals_of": address_of(arrivals),
     }
     marks, more = marks_of(fine, space), np.zeros(code.clusters, np.uint8)
     words |= {
-        layout.MARKED_SHARED: address_of(marks[layout.IN_SHARED]),
-        layout.MARKED_GLOBAL: address_of(marks[layout.IN_GLOBAL]),
-        layout.MARKED_CLUSTERS: address_of(more),
+        "marked_shared": address_of(marks[layout.IN_SHARED]),
+        "marked_global": address_of(marks[layout.IN_GLOBAL]),
+        "marked_clusters": address_of(more),
     }
     state = code.state(words)
     status = code.run(state, 0, code.clusters)
-    faults = faults[: int(state.context[layout.FAULT_COUNT])]
+    faults = faults[: state.context.fault_count]
     unwritten = bool(np.isin(faults[:, layout.FA_KIND], (layout.UNWRITTEN_READ, layout.STORED_UNSET)).any())
     stuck = status == layout.STUCK and all_resident(setup) is None
     ends = stuck or status in (layout.TRAP, layout.STEPS, layout.TOO_DEEP, layout.INDEX, layout.REFUSED)
@@ -120,7 +120,7 @@ def note_suspicions(
         touched.append(accesses_of([state]))
     if printed is not None:
         printed += state.host.printed
-    _add_counts(setup, fine, tally, state.counted, int(state.context[layout.STEPS_TAKEN]))
+    _add_counts(setup, fine, tally, state.counted, state.context.steps_taken)
     illegal = None
     try:
         replay_faults(setup, space, log, faults, code.decoded)
@@ -128,13 +128,13 @@ def note_suspicions(
         if not setup.checks:
             raise
         illegal = error  # raised with the hazards so far
-    rows = suspects[: int(state.context[layout.SUSPECT_COUNT])]
+    rows = suspects[: state.context.suspect_count]
     if not {"race", "async"} & set(setup.checks):  # no check needs these
         rows = rows[~np.isin(rows[:, layout.SU_SPACE], (layout.IN_SHARED, layout.IN_GLOBAL))]
     in_shared = rows[:, layout.SU_SPACE] == layout.IN_SHARED
-    rows[in_shared, layout.SU_GRANULE] %= max(int(state.context[layout.GRANULES]), 1)  # within its CTA
-    last = int(state.context[layout.CLUSTER])
-    refusal = code.decoded.refused[int(state.context[layout.CURRENT_PC])].again() if status == layout.REFUSED else None
+    rows[in_shared, layout.SU_GRANULE] %= max(state.context.granules, 1)  # within its CTA
+    last = state.context.cluster
+    refusal = code.decoded.refused[state.context.current_pc].again() if status == layout.REFUSED else None
     return Suspicions(rows, code.decoded.places, status, last, unwritten, marks, more, illegal, refusal)
 
 
@@ -182,7 +182,7 @@ def _report(setup: Setup, space: Space, log: HazardLog, suspicions: Suspicions) 
         return launch.in_parts()
 
 
-def in_order(setup: Setup) -> tuple[Setup, dict[int, int]]:
+def in_order(setup: Setup) -> tuple[Setup, dict[str, int]]:
     """A lockstep launch has blocks that end after each access, and its own order; polling needs turns."""
     if setup.schedule != "lockstep" or _polls(setup):
         return setup, {}
@@ -191,7 +191,7 @@ def in_order(setup: Setup) -> tuple[Setup, dict[int, int]]:
     if known is None or known[0]() is not setup.program:
         program = build_program(setup.entry, lockstep=True)
         known = _fine[key] = weakref.ref(setup.program, lambda _: _fine.pop(key, None)), program
-    return replace(setup, program=known[1]), {layout.ORDER: layout.TOGETHER}
+    return replace(setup, program=known[1]), {"order": layout.TOGETHER}
 
 
 def _polls(setup: Setup) -> bool:

@@ -153,7 +153,7 @@ def _execution(setup: Setup, arena: Arena) -> Execution:
 
 def _follows(setup: Setup) -> bool:
     """Whether undefined bytes that a launch reads are tracked."""
-    return "memory" in setup.checks and (setup.looks or _loads_shared(setup.entry))
+    return "memory" in setup.checks and (setup.track_unwritten_global or _loads_shared(setup.entry))
 
 
 @derived

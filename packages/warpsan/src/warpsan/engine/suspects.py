@@ -6,15 +6,11 @@ The first run of a launch has no rows for notes: the first suspicion ends it. A 
 
 from __future__ import annotations
 
+from warpsan.engine.context import Context
 from warpsan.engine.layout import (
-    ARRIVALS_OF,
     AT_ARRIVAL,
     AT_RULE,
     BARRIER_RULE,
-    CLUSTER,
-    CURRENT,
-    CURRENT_RECORD,
-    CURRENT_STATE,
     DIVERGENT,
     FA_BEFORE,
     FA_KIND,
@@ -27,29 +23,16 @@ from warpsan.engine.layout import (
     FA_TURN,
     FA_WARP,
     FA_WIDTH,
-    FAULT_COUNT,
-    FAULT_ENDS,
     FAULT_WORDS,
-    FAULTS,
-    FAULTS_OF,
-    GLOBAL_SHIFT,
-    GRANULE_SHIFT,
-    GRANULES,
     ILLEGAL,
     IN_GLOBAL,
     IN_SHARED,
-    MARKED_CLUSTERS,
-    MARKED_GLOBAL,
-    MARKED_SHARED,
     MOST_FAULTS,
     MOST_SUSPECTS,
     NEVER_SET,
     OUT_OF_BOUNDS,
     RACE,
     REACHED,
-    RECORD_COUNT,
-    RECORDS,
-    SCRATCH,
     SCRATCH_FAULTS,
     SCRATCH_PLACES,
     SCRATCH_WIDTHS,
@@ -58,20 +41,14 @@ from warpsan.engine.layout import (
     SU_GRANULE,
     SU_RECORD,
     SU_SPACE,
-    SUSPECT_COUNT,
     SUSPECT_WORDS,
-    SUSPECTS,
-    SUSPECTS_OF,
     SUSPECTS_OF_RECORD,
-    TRACE,
-    TURN,
-    TURN_BEGAN,
     UNDEFINED,
     UNSET,
     UNWRITTEN_READ,
-    WARP_LINEAR,
 )
-from warpsan.engine.words import copy, load8, load32, load64, store8, store32, store64
+from warpsan.engine.memory import Record
+from warpsan.engine.words import copy, load32, load64, store64
 
 __all__ = [
     "broken_rule",
@@ -88,59 +65,59 @@ __all__ = [
 ]
 
 
-def current_instruction(context: int, pc: int) -> None:
+def current_instruction(context: Context, pc: int) -> None:
     """Later suspicions belong to an action of an instruction without a record of its own, or after its record."""
-    number = load64(context + 8 * RECORD_COUNT) + pc
-    store64(context + 8 * CURRENT_RECORD, load64(context + 8 * RECORDS) + (number << 6))
+    number = context.record_count + pc
+    context.current_record = context.records[number]
 
 
-def suspect(context: int, space: int, granule: int, status: int) -> int:
+def suspect(context: Context, space: int, granule: int, status: int) -> int:
     """The checked access may be a hazard at a granule: returns 0 if it has been noted, otherwise the status that
     ends the run. A limited number of granules of each instruction is noted; further ones are only marked
     (:func:`mark`)."""
-    suspects = load64(context + 8 * SUSPECTS)
+    suspects = context.suspects
     if suspects == 0:
         return status
-    record = (load64(context + 8 * CURRENT_RECORD) - load64(context + 8 * RECORDS)) >> 6
-    many = load64(context + 8 * SUSPECTS_OF) + 4 * record
-    count = load64(context + 8 * SUSPECT_COUNT)
-    if load32(many) >= SUSPECTS_OF_RECORD or (count >= MOST_SUSPECTS and load32(many) > 0):
+    record = (context.current_record - context.records) >> 6
+    many = context.suspects_of.at(record)
+    count = context.suspect_count
+    if many[0] >= SUSPECTS_OF_RECORD or (count >= MOST_SUSPECTS and many[0] > 0):
         mark(context, space, granule)
         return 0
     if count >= MOST_SUSPECTS:
         return status
-    store32(many, load32(many) + 1)
-    store64(context + 8 * SUSPECT_COUNT, count + 1)
+    many[0] += 1
+    context.suspect_count = count + 1
     row = suspects + 8 * SUSPECT_WORDS * count
     store64(row + 8 * SU_RECORD, record)
     store64(row + 8 * SU_SPACE, space)
     store64(row + 8 * SU_GRANULE, granule)
-    store64(row + 8 * SU_CLUSTER, load64(context + 8 * CLUSTER))
+    store64(row + 8 * SU_CLUSTER, context.cluster)
     return 0
 
 
-def mark(context: int, space: int, granule: int) -> None:
+def mark(context: Context, space: int, granule: int) -> None:
     """Mark a suspicious granule if its instruction has many others, or a place where a rule may be broken."""
-    cluster = load64(context + 8 * MARKED_CLUSTERS) + load64(context + 8 * CLUSTER)
+    cluster = context.marked_clusters.at(context.cluster)
     if space == IN_GLOBAL:
-        store8(load64(context + 8 * MARKED_GLOBAL) + granule, 1)
+        context.marked_global[granule] = 1
         return
-    store8(cluster, load8(cluster) | (1 if space == IN_SHARED else 2))
+    cluster[0] |= 1 if space == IN_SHARED else 2
     if space == IN_SHARED:
-        store8(load64(context + 8 * MARKED_SHARED) + granule % load64(context + 8 * GRANULES), 1)
+        context.marked_shared[granule % context.granules] = 1
 
 
-def broken_rule(context: int, status: int) -> int:
+def broken_rule(context: Context, status: int) -> int:
     """The current instruction breaks a rule, and the launch may continue, as in :func:`suspect`; it does if events
     are recorded."""
-    return suspect(context, AT_RULE, 0, status) if load64(context + 8 * TRACE) == 0 else 0
+    return suspect(context, AT_RULE, 0, status) if context.trace == 0 else 0
 
 
-def suspect_lanes(context: int, record: int, mask: int, space: int) -> int:
+def suspect_lanes(context: Context, record: Record, mask: int, space: int) -> int:
     """Lanes have written different values to places in the scratch, in one step; as :func:`suspect`."""
-    store64(context + 8 * CURRENT_RECORD, record)
-    shift = load64(context + 8 * GLOBAL_SHIFT) if space == IN_GLOBAL else load64(context + 8 * GRANULE_SHIFT)
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    context.current_record = record
+    shift = context.global_shift if space == IN_GLOBAL else context.granule_shift
+    places = context.scratch + SCRATCH_PLACES
     for lane in range(32):
         if mask >> lane & 1:
             status = suspect(context, space, load64(places + 8 * lane) >> shift, RACE)
@@ -149,34 +126,34 @@ def suspect_lanes(context: int, record: int, mask: int, space: int) -> int:
     return 0
 
 
-def suspect_arrival(context: int, block: int) -> int:
+def suspect_arrival(context: Context, block: int) -> int:
     """An arrival by the end of a block may break a rule of barriers; as :func:`suspect`."""
-    if load64(context + 8 * TRACE) != 0:
+    if context.trace != 0:
         return 0
-    suspects, count = load64(context + 8 * SUSPECTS), load64(context + 8 * SUSPECT_COUNT)
+    suspects, count = context.suspects, context.suspect_count
     if suspects == 0 or count >= MOST_SUSPECTS:
         return BARRIER_RULE
-    place, number = load64(context + 8 * ARRIVALS_OF) + 4 * block, load64(context + 8 * CLUSTER) + 1
-    if load32(place) != number:
-        store32(place, number)
-        store64(context + 8 * SUSPECT_COUNT, count + 1)
+    place, number = context.arrivals_of.at(block), context.cluster + 1
+    if place[0] != number:
+        place[0] = number
+        context.suspect_count = count + 1
         row = suspects + 8 * SUSPECT_WORDS * count
         store64(row + 8 * SU_RECORD, -1)
         store64(row + 8 * SU_SPACE, AT_ARRIVAL)
         store64(row + 8 * SU_GRANULE, block)
-        store64(row + 8 * SU_CLUSTER, load64(context + 8 * CLUSTER))
+        store64(row + 8 * SU_CLUSTER, context.cluster)
     return 0
 
 
-def note_fault(context: int, record: int, mask: int, kind: int, space: int) -> int:
+def note_fault(context: Context, record: Record, mask: int, kind: int, space: int) -> int:
     """Lanes have a fault, with offsets and widths in the scratch. Returns 0 if it has been noted, otherwise a
     status."""
-    scratch = load64(context + 8 * SCRATCH)
+    scratch = context.scratch
     width = load64(scratch + SCRATCH_WIDTHS + 8 * first_lane(mask))
     return add_fault(context, record, mask, kind, space, width, scratch + SCRATCH_FAULTS, 0)
 
 
-def note_reached(context: int, record: int, mask: int, which: int, origins: int) -> int:
+def note_reached(context: Context, record: Record, mask: int, which: int, origins: int) -> int:
     """Lanes use an undefined register, the record's one of this number; ``origins`` is the row of the origins of its
     bits. As :func:`note_fault`."""
     left = mask
@@ -194,17 +171,17 @@ def note_reached(context: int, record: int, mask: int, which: int, origins: int)
     return 0
 
 
-def note_unwritten(context: int, record: int, mask: int, width: int, offsets: int) -> int:
+def note_unwritten(context: Context, record: Record, mask: int, width: int, offsets: int) -> int:
     """Lanes read undefined bytes of shared memory. As :func:`note_fault`."""
     return add_fault(context, record, mask, UNWRITTEN_READ, IN_SHARED, width, offsets, 0)
 
 
-def note_undefined(context: int, record: int, mask: int, width: int, offsets: int) -> int:
+def note_undefined(context: Context, record: Record, mask: int, width: int, offsets: int) -> int:
     """Lanes read unwritten bytes of global memory. As :func:`note_fault`."""
     return add_fault(context, record, mask, UNWRITTEN_READ, IN_GLOBAL, width, offsets, 0)
 
 
-def note_stored(context: int, record: int, mask: int, which: int) -> int:
+def note_stored(context: Context, record: Record, mask: int, which: int) -> int:
     """Lanes store a register that was never set to shared memory, the record's one of this number. As
     :func:`note_fault`."""
     return add_fault(context, record, mask, STORED_UNSET, which, 0, 0, 0)
@@ -226,15 +203,15 @@ def status_of(kind: int) -> int:
 
 
 def add_fault(
-    context: int, record: int, mask: int, kind: int, space: int, width: int, offsets: int, origin: int
+    context: Context, record: Record, mask: int, kind: int, space: int, width: int, offsets: int, origin: int
 ) -> int:
     """Append a row, unless the record has an equal one. Returns 0, or a status if there is no space."""
-    faults = load64(context + 8 * FAULTS)
+    faults = context.faults
     if faults == 0:
         return status_of(kind)
-    number = (record - load64(context + 8 * RECORDS)) >> 6
-    last = load64(context + 8 * FAULTS_OF) + 4 * number
-    before = load32(last)
+    number = (record - context.records) >> 6
+    last = context.faults_of.at(number)
+    before = last[0]
     while before != 0:
         row = faults + 8 * FAULT_WORDS * (before - 1)
         if (
@@ -244,22 +221,22 @@ def add_fault(
         ):
             return 0
         before = load64(row + 8 * FA_BEFORE)
-    count = load64(context + 8 * FAULT_COUNT)
+    count = context.fault_count
     if count >= MOST_FAULTS:
         return status_of(kind)
-    store64(context + 8 * FAULT_COUNT, count + 1)
+    context.fault_count = count + 1
     row = faults + 8 * FAULT_WORDS * count
     store64(row + 8 * FA_RECORD, number)
     store64(row + 8 * FA_KIND, kind)
     store64(row + 8 * FA_SPACE, space)
-    store64(row + 8 * FA_WARP, load64(context + 8 * CURRENT))
-    store64(row + 8 * FA_LINEAR, load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_LINEAR))
+    store64(row + 8 * FA_WARP, context.current)
+    store64(row + 8 * FA_LINEAR, context.current_warp.linear_cta)
     store64(row + 8 * FA_MASK, mask)
     store64(row + 8 * FA_WIDTH, width)
     store64(row + 8 * FA_ORIGIN, origin)
-    store64(row + 8 * FA_TURN, load64(context + 8 * TURN) - load64(context + 8 * TURN_BEGAN))
-    store64(row + 8 * FA_BEFORE, load32(last))
-    store32(last, count + 1)
+    store64(row + 8 * FA_TURN, context.turn - context.turn_began)
+    store64(row + 8 * FA_BEFORE, last[0])
+    last[0] = count + 1
     if offsets != 0:
         copy(row + 8 * FA_OFFSETS, offsets, 8 * 32)
-    return ILLEGAL if kind <= OUT_OF_BOUNDS and load64(context + 8 * FAULT_ENDS) != 0 else 0
+    return ILLEGAL if kind <= OUT_OF_BOUNDS and context.fault_ends != 0 else 0

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 import numpy as np
 from llvmlite import ir
 
-from warpsan.engine import layout
 from warpsan.engine.lanes import POINTER, WORD32, WORD64
 from warpsan.engine.library import library
 from warpsan.engine.operation import NativeOperation, OperationCode
@@ -95,7 +94,7 @@ def _noted(place: int) -> NativeOperation:
 
     def build(code: OperationCode) -> None:
         b = code.builder
-        table = code.pointer(layout.TABLE)
+        table = code.pointer("table")
         current = code.at(table, WORD64(-8 * _CURRENT_WORDS))
         row = -8 * (_CURRENT_WORDS + _ROW * (place + 1))
         function, calls = (code.at(table, WORD64(row + 8 * word)) for word in (_FUNCTION, _CALLS))

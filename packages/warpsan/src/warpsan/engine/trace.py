@@ -10,6 +10,7 @@ requested. Phases of barriers that order nothing new are only counted (:mod:`.em
 
 from __future__ import annotations
 
+from warpsan.engine.context import Context
 from warpsan.engine.empty_phases import (
     arrivals_aside,
     begin_phases,
@@ -20,14 +21,7 @@ from warpsan.engine.empty_phases import (
 )
 from warpsan.engine.layout import (
     ACCESS_WORDS,
-    ARRIVALS_ASIDE,
-    BUSY_SETS,
-    CLUSTER,
     COPIES_TO_IT,
-    COPY_COUNT,
-    CTA_COUNT,
-    CURRENT,
-    CURRENT_STATE,
     END_ARRIVE,
     EV_CHANGES,
     EV_COPY,
@@ -53,34 +47,19 @@ from warpsan.engine.layout import (
     EV_WIDTH,
     EV_WORDS,
     EVENT_WORDS,
-    GLOBAL,
-    GLOBAL_SHIFT,
-    GRANULE_SHIFT,
     IN_SHARED,
-    LAST_EVENT,
-    LAST_PHASE,
-    LISTS,
     MATRIX_ROWS,
     NO_PHASE,
-    OPERANDS,
-    ORDER,
     ORDERING_PLACE,
     ORDERS_IT,
     READS_IT,
-    SCRATCH,
     SCRATCH_PLACES,
-    SHARED,
-    SHARED_STRIDE,
     SUSPICIOUS_PLACE,
     TOGETHER,
-    TOUCHED_SETS,
-    TRACE,
     TRACE_ACCESS,
     TRACE_ADVANCE,
     TRACE_ARRIVAL,
-    TRACE_BEGAN,
     TRACE_CLUSTER,
-    TRACE_END,
     TRACE_EXIT,
     TRACE_FENCE,
     TRACE_LANDING,
@@ -89,24 +68,11 @@ from warpsan.engine.layout import (
     TRACE_REGISTERS,
     TRACE_STEP,
     TRACE_TRAP,
-    TRACED_ACCESSES,
-    TRACED_COPY,
-    TRACED_WRITE,
-    TRANSFER_SERIAL,
     TRANSPOSED_ROWS,
-    TURN,
-    TURN_BEGAN,
-    WARP_COUNT,
-    WARP_CTA,
-    WARP_LINEAR,
-    WARP_WORDS,
-    WARPS,
-    WATCHED_CLUSTERS,
-    WATCHED_GLOBAL,
-    WATCHED_SHARED,
 )
 from warpsan.engine.mbarriers import cta_of, offset_of
-from warpsan.engine.words import copy, load8, load32, load64, store8, store64
+from warpsan.engine.memory import Record
+from warpsan.engine.words import copy, load8, load32, load64, store64
 from warpsan.host.tensor_map import DESCRIPTOR_BYTES
 
 __all__ = [
@@ -128,57 +94,57 @@ __all__ = [
 ]
 
 
-def begin_trace(context: int, cluster: int) -> None:
+def begin_trace(context: Context, cluster: int) -> None:
     """A cluster begins."""
-    store64(context + 8 * CLUSTER, cluster)
-    store64(context + 8 * TURN_BEGAN, load64(context + 8 * TURN))
-    if load64(context + 8 * TRACE) == 0:
+    context.cluster = cluster
+    context.turn_began = context.turn
+    if context.trace == 0:
         return
-    store64(context + 8 * TRACE_BEGAN, load64(context + 8 * TRACE_END))
-    store64(context + 8 * TRACED_ACCESSES, load8(load64(context + 8 * WATCHED_CLUSTERS) + cluster))
-    linear = load64(load64(context + 8 * WARPS) + 8 * WARP_LINEAR)
+    context.trace_began = context.trace_end
+    context.traced_accesses = context.watched_clusters[cluster]
+    linear = context.warps[0].linear_cta
     begin_phases(context)
     event_at(room_for_event(context, EVENT_WORDS), context, TRACE_CLUSTER, EVENT_WORDS, 0, linear)
 
 
-def end_trace(context: int) -> None:
+def end_trace(context: Context) -> None:
     """A cluster has run to its end: its events are dropped without an access to a watched place."""
-    if load64(context + 8 * TRACE) != 0 and load64(context + 8 * TRACED_ACCESSES) == 0:
-        store64(context + 8 * TRACE_END, load64(context + 8 * TRACE_BEGAN))
+    if context.trace != 0 and context.traced_accesses == 0:
+        context.trace_end = context.trace_began
 
 
-def new_event(context: int, kind: int, words: int, mask: int, place: int) -> int:
+def new_event(context: Context, kind: int, words: int, mask: int, place: int) -> int:
     """The address of an event of the current warp, after the arrivals of its CTA; 0 if there is no space."""
-    state = load64(context + 8 * CURRENT_STATE)
-    write_arrivals(context, load64(state + 8 * WARP_CTA))
+    state = context.current_warp
+    write_arrivals(context, state.cta)
     event = event_at(room_for_event(context, words), context, kind, words, mask, place)
     if event != 0:
-        store64(state + 8 * LAST_EVENT, (event - load64(context + 8 * TRACE)) // 8 + 1)
-    store64(state + 8 * LAST_PHASE, NO_PHASE)
+        state.last_event = (event - context.trace) // 8 + 1
+    state.last_phase = NO_PHASE
     return event
 
 
-def event_at(event: int, context: int, kind: int, words: int, mask: int, place: int) -> int:
+def event_at(event: int, context: Context, kind: int, words: int, mask: int, place: int) -> int:
     """The same address, if there is one, with the words that all events have."""
     if event != 0:
         store64(event + 8 * EV_KIND, kind)
         store64(event + 8 * EV_WORDS, words)
-        store64(event + 8 * EV_WARP, load64(context + 8 * CURRENT))
+        store64(event + 8 * EV_WARP, context.current)
         store64(event + 8 * EV_MASK, mask)
         store64(event + 8 * EV_PLACE, place)
-        store64(event + 8 * EV_TURN, load64(context + 8 * TURN))
+        store64(event + 8 * EV_TURN, context.turn)
         store64(event + 8 * EV_NAME, 0)
         store64(event + 8 * EV_THREADS, 0)
     return event
 
 
-def trace_arrival(context: int, mask: int, block: int, name: int, threads: int, end: int, aside: int) -> None:
+def trace_arrival(context: Context, mask: int, block: int, name: int, threads: int, end: int, aside: int) -> None:
     """Lanes arrive at a barrier, by the end of a block; ``aside`` is whether the arrival may be deferred."""
-    if load64(context + 8 * TRACE) == 0:
+    if context.trace == 0:
         return
-    state = load64(context + 8 * CURRENT_STATE)
-    rows, event = arrivals_aside(context, load64(state + 8 * WARP_CTA)), 0
-    if load64(context + 8 * ARRIVALS_ASIDE) == 0 or is_whole(context, state, mask) == 0:
+    state = context.current_warp
+    rows, event = arrivals_aside(context, state.cta), 0
+    if context.deferred_arrivals == 0 or is_whole(context, state, mask) == 0:
         aside = 0
     many = load64(rows) if aside else 0
     if aside and (many == 0 or is_alike(rows + 8, block, name, threads)):
@@ -198,57 +164,57 @@ def is_alike(event: int, block: int, name: int, threads: int) -> int:
     return same and load64(event + 8 * EV_THREADS) == threads
 
 
-def trace_exit(context: int, mask: int) -> None:
+def trace_exit(context: Context, mask: int) -> None:
     """Lanes exit."""
-    if load64(context + 8 * TRACE) != 0:
+    if context.trace != 0:
         new_event(context, TRACE_EXIT, EVENT_WORDS, mask, 0)
 
 
-def trace_trap(context: int, mask: int, block: int) -> None:
+def trace_trap(context: Context, mask: int, block: int) -> None:
     """Lanes end the launch, by the end of a block."""
-    if load64(context + 8 * TRACE) != 0:
+    if context.trace != 0:
         new_event(context, TRACE_TRAP, EVENT_WORDS, mask, block)
 
 
-def trace_landing(context: int, mask: int, number: int) -> None:
+def trace_landing(context: Context, mask: int, number: int) -> None:
     """Lanes have waited for their part of an instruction's copies, whose access is an event."""
     event = new_event(context, TRACE_LANDING, EVENT_WORDS, mask, 0)
     if event != 0:
         store64(event + 8 * EV_COPY, number)
 
 
-def trace_meeting(registers: int, record: int, mask: int, context: int) -> int:
+def trace_meeting(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes have converged; operands are the pc and the row of the member masks. After a phase of a barrier that the
     warp has left, this orders nothing new."""
-    state = load64(context + 8 * CURRENT_STATE)
-    phase = load64(state + 8 * LAST_PHASE)
-    event = new_event(context, TRACE_MEETING, EVENT_WORDS + 32, mask, load32(record + 4 * OPERANDS))
-    row = registers + load32(record + 4 * (OPERANDS + 1))
+    state = context.current_warp
+    phase = state.last_phase
+    event = new_event(context, TRACE_MEETING, EVENT_WORDS + 32, mask, record.operands[0])
+    row = registers + record.operands[1]
     for lane in range(32 if event != 0 else 0):
         store64(event + 8 * (EV_GROUPS + lane), load32(row + 4 * lane) & mask)
-    store64(state + 8 * LAST_PHASE, phase)
+    state.last_phase = phase
     return 0
 
 
-def next_serial(context: int) -> int:
+def next_serial(context: Context) -> int:
     """The number of an instruction's operation: in lockstep, that of the turn in which all warps execute it."""
-    if load64(context + 8 * ORDER) == TOGETHER:
-        return load64(context + 8 * TURN)
-    return load64(context + 8 * TRANSFER_SERIAL) + 1
+    if context.order == TOGETHER:
+        return context.turn
+    return context.transfer_serial + 1
 
 
-def trace_step(registers: int, record: int, mask: int, context: int) -> int:
+def trace_step(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes execute an instruction (:mod:`.steps`); operands are the pc, the place of its registers in the lists, as
     rows and bits, their number, and whether its operations land by themselves."""
-    many = load32(record + 4 * (OPERANDS + 2))
-    event = new_event(context, TRACE_STEP, EVENT_WORDS + 32 * many, mask, load32(record + 4 * OPERANDS))
+    many = record.operands[2]
+    event = new_event(context, TRACE_STEP, EVENT_WORDS + 32 * many, mask, record.operands[0])
     if event == 0:
         return 0
-    issues = load32(record + 4 * (OPERANDS + 3))
+    issues = record.operands[3]
     store64(event + 8 * EV_OPERATION, next_serial(context) if issues else -1)
-    pairs = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 1))
+    pairs = context.lists.at(record.operands[1])
     for k in range(many):
-        row, bits = registers + load32(pairs + 8 * k), load32(pairs + 8 * k + 4)
+        row, bits = registers + pairs[2 * k], pairs[2 * k + 1]
         for lane in range(32):
             value = load32(row) >> lane & 1 if bits == 1 else 0
             for part in range(bits >> 3):
@@ -257,128 +223,128 @@ def trace_step(registers: int, record: int, mask: int, context: int) -> int:
     return 0
 
 
-def trace_map(record: int, mask: int, context: int) -> int:
+def trace_map(record: Record, mask: int, context: Context) -> int:
     """Lanes read the tensor maps at the places in the scratch; operand 2 is the pc."""
-    places, before = load64(context + 8 * SCRATCH) + SCRATCH_PLACES, -1
+    places, before = context.scratch + SCRATCH_PLACES, -1
     for lane in range(32):
         place = load64(places + 8 * lane)
         if mask >> lane & 1 and place != before:
-            pc = load32(record + 4 * (OPERANDS + 2))
+            pc = record.operands[2]
             event = new_event(context, TRACE_MAP, EV_DESCRIPTOR + DESCRIPTOR_BYTES // 8, 1 << lane, pc)
             if event != 0:
                 store64(event + 8 * EV_MAP, place)
-                copy(event + 8 * EV_DESCRIPTOR, load64(context + 8 * GLOBAL) + place, DESCRIPTOR_BYTES)
+                copy(event + 8 * EV_DESCRIPTOR, context.arena + place, DESCRIPTOR_BYTES)
             before = place
     return 0
 
 
-def trace_fence(registers: int, record: int, mask: int, context: int) -> int:
+def trace_fence(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes have copied a tensor map by an instruction that is also a fence; operand 0 is the pc."""
-    new_event(context, TRACE_FENCE, EVENT_WORDS, mask, load32(record + 4 * OPERANDS))
+    new_event(context, TRACE_FENCE, EVENT_WORDS, mask, record.operands[0])
     return 0
 
 
-def trace_advance(context: int, serial: int) -> None:
+def trace_advance(context: Context, serial: int) -> None:
     """Nothing else can run: operations of one instruction land."""
-    if load64(context + 8 * TRACE) == 0:
+    if context.trace == 0:
         return
     write_all_arrivals(context)
-    for number in range(load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)):
-        store64(load64(context + 8 * WARPS) + 8 * (WARP_WORDS * number + LAST_PHASE), NO_PHASE)
+    for number in range(context.warp_count * context.cta_count):
+        context.warps[number].last_phase = NO_PHASE
     event = event_at(room_for_event(context, EVENT_WORDS), context, TRACE_ADVANCE, EVENT_WORDS, 0, 0)
     if event != 0:
         store64(event + 8 * EV_OPERATION, serial)
 
 
-def trace_registers(registers: int, record: int, mask: int, context: int) -> int:
+def trace_registers(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes use registers of these sets (operands 0 and 1, as bits); operand 2 is the pc. Only the first use since
     the last fence counts, and only with products in flight that use them."""
-    state = load64(context + 8 * CURRENT_STATE)
-    sets = load32(record + 4 * OPERANDS) & 0xFFFFFFFF | load32(record + 4 * (OPERANDS + 1)) << 32
-    touched = load64(state + 8 * TOUCHED_SETS)
-    if load64(state + 8 * BUSY_SETS) & sets or touched & sets != sets:
-        new_event(context, TRACE_REGISTERS, EVENT_WORDS, mask, load32(record + 4 * (OPERANDS + 2)))
-        store64(state + 8 * TOUCHED_SETS, touched | sets)
+    state = context.current_warp
+    sets = record.operands[0] & 0xFFFFFFFF | record.operands[1] << 32
+    touched = state.touched_sets
+    if state.busy_sets & sets or touched & sets != sets:
+        new_event(context, TRACE_REGISTERS, EVENT_WORDS, mask, record.operands[2])
+        state.touched_sets = touched | sets
     return 0
 
 
-def trace_global(context: int, begin: int, end: int) -> None:
+def trace_global(context: Context, begin: int, end: int) -> None:
     """A bulk copy accesses a range of global memory: if any of it is watched, the events of the cluster are kept."""
-    shift = load64(context + 8 * GLOBAL_SHIFT)
+    shift = context.global_shift
     for k in range(begin >> shift, (end - 1 >> shift) + 1):
-        if load8(load64(context + 8 * WATCHED_GLOBAL) + k) & SUSPICIOUS_PLACE:
-            store64(context + 8 * TRACED_ACCESSES, 1)
+        if context.watched_global[k] & SUSPICIOUS_PLACE:
+            context.traced_accesses = 1
 
 
 # ---- accesses --------------------------------------------------------------------------------------------------------
 
 
-def watched(context: int, mask: int, space: int, width: int, orders: int) -> int:
+def watched(context: Context, mask: int, space: int, width: int, orders: int) -> int:
     """The reasons to watch any of the places in the scratch, combined as bits. With ``orders``, they are watched
     from now on."""
-    shift, marks = load64(context + 8 * GLOBAL_SHIFT), load64(context + 8 * WATCHED_GLOBAL)
+    shift, marks = context.global_shift, context.watched_global
     reasons, here = 0, SUSPICIOUS_PLACE | ORDERING_PLACE
     if space == IN_SHARED:
-        shift, marks = load64(context + 8 * GRANULE_SHIFT), load64(context + 8 * WATCHED_SHARED)
-        if load8(load64(context + 8 * WATCHED_CLUSTERS) + load64(context + 8 * CLUSTER)) & 1 == 0:
+        shift, marks = context.granule_shift, context.watched_shared
+        if context.watched_clusters[context.cluster] & 1 == 0:
             here = ORDERING_PLACE
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    places = context.scratch + SCRATCH_PLACES
     for lane in range(32):
         if mask >> lane & 1:
             place = load64(places + 8 * lane)
             granule = (offset_of(place) if space == IN_SHARED else place) >> shift
             for k in range(granule, granule + max(width >> shift, 1)):
                 if orders:
-                    store8(marks + k, load8(marks + k) | ORDERING_PLACE)
-                reasons |= load8(marks + k) & here
+                    marks[k] |= ORDERING_PLACE
+                reasons |= marks[k] & here
     return reasons
 
 
-def polls_again(context: int, mask: int, pc: int) -> int:
+def polls_again(context: Context, mask: int, pc: int) -> int:
     """Whether a strong read of the places in the scratch is already the warp's last event, without a write or an
     update since: the read changes nothing for the warp."""
-    begin = load64(load64(context + 8 * CURRENT_STATE) + 8 * LAST_EVENT) - 1
-    if begin < 0 or begin < load64(context + 8 * TRACED_WRITE):
+    begin = context.current_warp.last_event - 1
+    if begin < 0 or begin < context.traced_write:
         return 0
-    event = load64(context + 8 * TRACE) + 8 * begin
+    event = context.trace + 8 * begin
     if load64(event + 8 * EV_KIND) != TRACE_ACCESS or load64(event + 8 * EV_PLACE) != pc:
         return 0
     if load64(event + 8 * EV_MASK) != mask:
         return 0
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    places = context.scratch + SCRATCH_PLACES
     for lane in range(32):
         if mask >> lane & 1 and load64(event + 8 * (EV_OFFSETS + lane)) != load64(places + 8 * lane):
             return 0
     return 1
 
 
-def memory_at(context: int, space: int, place: int) -> int:
+def memory_at(context: Context, space: int, place: int) -> int:
     """The address of a place in this process; in shared memory, the place may have the rank of its CTA."""
     if space != IN_SHARED:
-        return load64(context + 8 * GLOBAL) + place
-    stretch = load64(context + 8 * SHARED) + cta_of(context, place) * load64(context + 8 * SHARED_STRIDE)
+        return context.arena + place
+    stretch = context.shared + cta_of(context, place) * context.shared_stride
     return stretch + offset_of(place)
 
 
-def put_value(registers: int, record: int, value: int, lane: int, element: int, many: int) -> None:
+def put_value(registers: int, record: Record, value: int, lane: int, element: int, many: int) -> None:
     """Copy the values that a lane writes."""
     if element in (MATRIX_ROWS, TRANSPOSED_ROWS):
-        row, line = registers + load32(record + 4 * (OPERANDS + 4 + (lane >> 3))), lane & 7
+        row, line = registers + record.operands[4 + (lane >> 3)], lane & 7
         if element == MATRIX_ROWS:
             copy(value, row + 16 * line, 16)
         for k in range(8 if element == TRANSPOSED_ROWS else 0):
             copy(value + 2 * k, row + 2 * (8 * k + line), 2)
         return
     for k in range(many):
-        row = registers + load32(record + 4 * (OPERANDS + 4 + k))
+        row = registers + record.operands[4 + k]
         copy(value + element * k, row + element * lane, element)
 
 
 def trace_access(
     registers: int,
-    record: int,
+    record: Record,
     mask: int,
-    context: int,
+    context: Context,
     space: int,
     width: int,
     does: int,
@@ -390,20 +356,20 @@ def trace_access(
     reasons = 0 if mask == 0 else watched(context, mask, space, width, does & ORDERS_IT)
     if reasons == 0:
         return 0
-    pc = load32(record + 4 * (OPERANDS + 3))
+    pc = record.operands[3]
     if does == READS_IT | ORDERS_IT and polls_again(context, mask, pc):
         return 0
     event = new_event(context, TRACE_ACCESS, ACCESS_WORDS if many > 0 else EV_VALUES, mask, pc)
     if event == 0:
         return 0
     if does & ~ORDERS_IT != READS_IT:
-        store64(context + 8 * TRACED_WRITE, (event - load64(context + 8 * TRACE)) // 8)
+        context.traced_write = (event - context.trace) // 8
     if reasons & SUSPICIOUS_PLACE:
-        store64(context + 8 * TRACED_ACCESSES, 1)
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
-    store64(event + 8 * EV_NUMBER, load64(context + 8 * COPY_COUNT) + 1)
+        context.traced_accesses = 1
+    places = context.scratch + SCRATCH_PLACES
+    store64(event + 8 * EV_NUMBER, context.copy_count + 1)
     if does == COPIES_TO_IT:
-        store64(context + 8 * TRACED_COPY, load64(context + 8 * COPY_COUNT) + 1)
+        context.traced_copy = context.copy_count + 1
     store64(event + 8 * EV_SPACE, space)
     store64(event + 8 * EV_DOES, does & ~ORDERS_IT)
     store64(event + 8 * EV_WIDTH, width)

@@ -6,8 +6,9 @@ warp's access at a time.
 
 from __future__ import annotations
 
-from warpsan.engine.layout import SCRATCH, SCRATCH_COUNTS, SCRATCH_PLACES, SECTORS, TOUCHED, TOUCHED_BYTES, WAVEFRONTS
-from warpsan.engine.words import load64, store8, store64
+from warpsan.engine.context import Context
+from warpsan.engine.layout import SCRATCH_COUNTS, SCRATCH_PLACES
+from warpsan.engine.words import load64, store64
 from warpsan.profile.tally import SECTOR
 
 __all__ = ["count_global", "count_shared", "count_stretch"]
@@ -24,10 +25,10 @@ def distinct(places: int, mask: int, lane: int, shift: int) -> int:
     return 1
 
 
-def count_global(context: int, mask: int, width: int, pc: int, kind: int) -> int:
+def count_global(context: Context, mask: int, width: int, pc: int, kind: int) -> int:
     """Lanes access global memory at the offsets in the scratch; ``kind`` is 1 for reads, 2 for writes, 3 for both."""
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
-    touched, plane = load64(context + 8 * TOUCHED), load64(context + 8 * TOUCHED_BYTES)
+    places = context.scratch + SCRATCH_PLACES
+    touched, plane = context.touched, context.touched_bytes
     sectors = 0
     different = 0
     for lane in range(32):
@@ -37,18 +38,18 @@ def count_global(context: int, mask: int, width: int, pc: int, kind: int) -> int
         sectors += distinct(places, mask, lane, 5)
         different += distinct(places, mask, lane, 0)
         if kind & 1:
-            store8(touched + sector, 1)
+            touched[sector] = 1
         if kind & 2:
-            store8(touched + plane + sector, 1)
-    place = load64(context + 8 * SECTORS) + 16 * pc
-    store64(place, load64(place) + sectors)
-    store64(place + 8, load64(place + 8) + (different * width + SECTOR - 1) // SECTOR)
+            touched[plane + sector] = 1
+    place = context.sectors.at(2 * pc)
+    place[0] += sectors
+    place[1] += (different * width + SECTOR - 1) // SECTOR
     return 0
 
 
-def count_shared(context: int, mask: int, width: int, pc: int, kind: int) -> int:
+def count_shared(context: Context, mask: int, width: int, pc: int, kind: int) -> int:
     """Lanes access shared memory at the offsets in the scratch: passes of 128 bytes, in phases of a warp's lanes."""
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    places = context.scratch + SCRATCH_PLACES
     words = max(width // 4, 1)
     together = 32 // words
     passes = 0
@@ -58,18 +59,18 @@ def count_shared(context: int, mask: int, width: int, pc: int, kind: int) -> int
         if lanes == 0:
             continue
         least += 1
-        passes += conflicts_of(places + 8 * phase * together, lanes, together, words, load64(context + 8 * SCRATCH))
-    place = load64(context + 8 * WAVEFRONTS) + 16 * pc
-    store64(place, load64(place) + passes)
-    store64(place + 8, load64(place + 8) + least)
+        passes += conflicts_of(places + 8 * phase * together, lanes, together, words, context.scratch)
+    place = context.wavefronts.at(2 * pc)
+    place[0] += passes
+    place[1] += least
     return 0
 
 
-def count_stretch(context: int, pc: int, size: int) -> None:
+def count_stretch(context: Context, pc: int, size: int) -> None:
     """A lane updates a range of shared memory: in one phase, as many passes as words for each bank."""
-    place = load64(context + 8 * WAVEFRONTS) + 16 * pc
-    store64(place, load64(place) + (size + 4 * _BANKS - 1) // (4 * _BANKS))
-    store64(place + 8, load64(place + 8) + 1)
+    place = context.wavefronts.at(2 * pc)
+    place[0] += (size + 4 * _BANKS - 1) // (4 * _BANKS)
+    place[1] += 1
 
 
 def conflicts_of(places: int, lanes: int, many: int, words: int, scratch: int) -> int:

@@ -1,13 +1,14 @@
-"""Translator from a subset of Python to machine code: functions of 64-bit integers.
+"""Translator from a subset of Python to machine code: functions of 64-bit integers and structs.
 
 The scheduling of warps and the state of copies and barriers are control flow on integers and words of memory. Numba
 compiles such code in tens of seconds, because it infers types that are all the same; this translator of 64-bit integers
 takes about 1 s, and LLVM a few more. The functions remain Python, which a debugger can step through
 (:mod:`~warpsan.engine.words`).
 
-A function may assign to names, call others, and use ``if``, ``while``, ``for name in range(...)``, ``break``,
-``continue``, ``return``, integer operators, comparisons, ``and``, ``or``, ``not`` and conditional expressions. Division
-rounds down, as in Python; arithmetic wraps at 64 bits.
+A function may assign to names, fields of structs and elements of pointers (:mod:`~warpsan.engine.structs`), whose kinds
+follow from annotations; call others; and use ``if``, ``while``, ``for name in range(...)``, ``break``, ``continue``,
+``return``, integer operators, comparisons, ``and``, ``or``, ``not`` and conditional expressions. Division rounds down,
+as in Python; arithmetic wraps at 64 bits.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 from llvmlite import ir
 
 from warpsan.engine.lanes import POINTER, WORD32, WORD64
+from warpsan.engine.structs import Kind, NativeStruct, PtrTo, is_struct, kind_of, size_of
 from warpsan.errors import LaunchError
 
 __all__ = ["Translator", "symbol"]
@@ -113,6 +115,23 @@ def _source_of(function: Callable[..., Any]) -> str:
     return text
 
 
+_NUMBERS = (None, "int", "bool", "None", "SupportsIndex")
+
+
+def _bits(kind: Kind) -> int:
+    """Width of a field or an element."""
+    return 64 if is_struct(kind) else 8 * size_of(kind)
+
+
+@functools.cache
+def _declared(function: Callable[..., Any], name: str) -> Kind | None:
+    """The kind of a parameter, or of the result (``return``); None for a number."""
+    annotation = function.__annotations__.get(name)
+    if annotation in _NUMBERS:
+        return None
+    return kind_of(ast.parse(annotation, mode="eval").body, function.__globals__)
+
+
 class _Body:
     """The code of one function during its construction."""
 
@@ -124,6 +143,8 @@ class _Body:
         self.tree = tree
         self.builder = ir.IRBuilder(target.append_basic_block("entry"))
         self.places: dict[str, Any] = {}
+        self.kinds: dict[str, Kind | None] = {}
+        """The kind of each name: a struct or a pointer, or None for a number."""
         self.loops: list[tuple[Any, Any]] = []
 
     def build(self) -> None:
@@ -131,6 +152,7 @@ class _Body:
         b = self.builder
         for node, value in zip(self.tree.args.args, self.target.args, strict=True):
             b.store(value, self.place(node.arg))
+            self.kinds[node.arg] = _declared(self.function, node.arg)
         self.statements(self.tree.body)
         if not b.block.is_terminated:
             b.ret(WORD64(0))
@@ -167,6 +189,9 @@ class _Body:
         elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             read = ast.copy_location(ast.Name(node.target.id, ast.Load()), node)
             self.assign(node.target, ast.copy_location(ast.BinOp(read, node.op, node.value), node))
+        elif isinstance(node, ast.AugAssign):
+            place, kind = self.location(node.target)
+            self.store(self.operate(node.op, self.load(place, kind), self.value(node.value), node), place, kind)
         elif isinstance(node, ast.Return):
             b.ret(WORD64(0) if node.value is None else self.value(node.value))
         elif isinstance(node, ast.If):
@@ -183,17 +208,19 @@ class _Body:
             raise self.wrong(node)
 
     def assign(self, target: ast.expr, source: ast.expr) -> None:
-        """Assign to a name, or to several names from as many values."""
-        if isinstance(target, ast.Name):
-            self.builder.store(self.value(source), self.place(target.id))
-        elif isinstance(target, ast.Tuple) and isinstance(source, ast.Tuple):
-            values = [self.value(each) for each in source.elts]
-            for each, value in zip(target.elts, values, strict=True):
-                if not isinstance(each, ast.Name):
+        """Assign to a name, a field or an element, or to several of these from as many values."""
+        targets, sources = [target], [source]
+        if isinstance(target, ast.Tuple) and isinstance(source, ast.Tuple):
+            targets, sources = target.elts, source.elts
+        values = [self.value(each) for each in sources]
+        for each, given, value in zip(targets, sources, values, strict=True):
+            if isinstance(each, ast.Name):
+                kind = self.kind(given)
+                if self.kinds.setdefault(each.id, kind) != kind:
                     raise self.wrong(target)
                 self.builder.store(value, self.place(each.id))
-        else:
-            raise self.wrong(target)
+            else:
+                self.store(value, *self.location(each))
 
     def branch(self, node: ast.If) -> None:
         """``if``, with or without ``else``."""
@@ -299,8 +326,14 @@ class _Body:
             constant = self.function.__globals__.get(node.id)
             if isinstance(constant, int):
                 return WORD64(constant)
+        elif isinstance(node, ast.Attribute) and node.attr == "byte_size" and isinstance(node.value, ast.Name):
+            return WORD64(self.function.__globals__[node.value.id].byte_size)
+        elif isinstance(node, ast.Attribute) and node.attr == "address":
+            return self.value(node.value)
+        elif isinstance(node, (ast.Attribute, ast.Subscript)):
+            return self.load(*self.location(node))
         elif isinstance(node, ast.BinOp):
-            return self.binary(node)
+            return self.operate(node.op, self.value(node.left), self.value(node.right), node)
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Invert)):
             operand = self.value(node.operand)
             return b.neg(operand) if isinstance(node.op, ast.USub) else b.not_(operand)
@@ -312,22 +345,83 @@ class _Body:
             return self.conditional(node)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
             return self.call(node.func.id, [self.value(each) for each in node.args], node)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "at":
+            return self.element(node.func.value, node.args[0])[0]
         raise self.wrong(node)
 
-    def binary(self, node: ast.BinOp) -> Any:
+    def operate(self, operation: ast.operator, left: Any, right: Any, node: ast.AST) -> Any:
         """An operator; division and remainder round down."""
-        b, left, right = self.builder, self.value(node.left), self.value(node.right)
-        if isinstance(node.op, (ast.FloorDiv, ast.Mod)):
+        b = self.builder
+        if isinstance(operation, (ast.FloorDiv, ast.Mod)):
             remainder = b.srem(left, right)
             apart = b.and_(
                 b.icmp_signed("!=", remainder, WORD64(0)), b.icmp_signed("<", b.xor(remainder, right), WORD64(0))
             )
-            if isinstance(node.op, ast.Mod):
+            if isinstance(operation, ast.Mod):
                 return b.add(remainder, b.select(apart, right, WORD64(0)))
             return b.sub(b.sdiv(left, right), b.zext(apart, WORD64))
-        if type(node.op) not in _OPERATORS:
+        if type(operation) not in _OPERATORS:
             raise self.wrong(node)
-        return getattr(b, _OPERATORS[type(node.op)])(left, right)
+        return getattr(b, _OPERATORS[type(operation)])(left, right)
+
+    # ---- structs ----------------------------------------------------------------------------------------------------
+
+    def kind(self, node: ast.expr) -> Kind | None:
+        """The kind of an expression; None for a number."""
+        kind: Kind | None = None
+        if isinstance(node, ast.Name):
+            return self.kinds.get(node.id)
+        if isinstance(node, ast.IfExp):
+            return self.kind(node.body) or self.kind(node.orelse)
+        if isinstance(node, ast.Attribute):
+            struct = self.kind(node.value)
+            if isinstance(struct, type) and node.attr in struct.fields:
+                kind = struct.fields[node.attr].kind
+        elif isinstance(node, ast.Subscript):
+            pointer = self.kind(node.value)
+            kind = pointer.element if isinstance(pointer, PtrTo) else None
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            return self.kind(node.func.value)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            function = self.function.__globals__.get(node.func.id)
+            if isinstance(function, type) and issubclass(function, NativeStruct):
+                return function
+            return _declared(function, "return") if inspect.isfunction(function) else None
+        return None if isinstance(kind, str) else kind
+
+    def location(self, node: ast.expr) -> tuple[Any, Kind | None]:
+        """The address of a field or an element, and its kind; None if its value is the address itself."""
+        if isinstance(node, ast.Subscript):
+            return self.element(node.value, node.slice)
+        struct = self.kind(node.value) if isinstance(node, ast.Attribute) else None
+        if not (isinstance(node, ast.Attribute) and isinstance(struct, type) and node.attr in struct.fields):
+            raise self.wrong(node)
+        field = struct.fields[node.attr]
+        place = self.builder.add(self.value(node.value), WORD64(field.offset))
+        return place, None if field.count else field.kind
+
+    def element(self, pointer: ast.expr, k: ast.expr) -> tuple[Any, Kind | None]:
+        """The address of an element, and its kind; None for a struct, whose value is the address itself."""
+        kind, b = self.kind(pointer), self.builder
+        if not isinstance(kind, PtrTo):
+            raise self.wrong(pointer)
+        place = b.add(self.value(pointer), b.mul(self.value(k), WORD64(size_of(kind.element))))
+        return place, None if is_struct(kind.element) else kind.element
+
+    def load(self, place: Any, kind: Kind | None) -> Any:
+        """The value of a field or an element, an ``i64``."""
+        if kind is None:
+            return place
+        b, bits = self.builder, _bits(kind)
+        value = b.load(b.inttoptr(place, POINTER), typ=ir.IntType(bits), align=1)
+        return value if bits == 64 else (b.zext if kind == "u8" else b.sext)(value, WORD64)
+
+    def store(self, value: Any, place: Any, kind: Kind | None) -> None:
+        """Assign to a field or an element."""
+        if kind is None:
+            raise SyntaxError(f"{symbol(self.function)} assigns to a struct")
+        b, bits = self.builder, _bits(kind)
+        b.store(value if bits == 64 else b.trunc(value, ir.IntType(bits)), b.inttoptr(place, POINTER), align=1)
 
     def conditional(self, node: ast.IfExp) -> Any:
         """``yes if condition else no``; only the chosen value is evaluated."""
@@ -353,6 +447,8 @@ class _Body:
             left, right = arguments
             return b.select(b.icmp_signed("<" if name == "min" else ">", left, right), left, right)
         function = self.function.__globals__.get(name)
+        if isinstance(function, type) and issubclass(function, NativeStruct) and len(arguments) == 1:
+            return arguments[0]
         if not inspect.isfunction(function):
             raise self.wrong(node)
         if function.__module__ == _WORDS:

@@ -47,7 +47,11 @@ def follow_undefined(asm: Assembler, instruction: Instruction, undefined: Undefi
     """Append the shadow records of an instruction, and the checks of its uses, before its own records."""
     reads = undefined.reads.get(instruction.pc, frozenset())
     targets = [name for name in writes(asm.entry, instruction) if has_shadow(asm, name)]
-    if not reads and not targets and not (asm.tracking and follows_load(instruction, looks=asm.looks)):
+    if (
+        not reads
+        and not targets
+        and not (asm.tracking and follows_load(instruction, track_unwritten_global=asm.track_unwritten_global))
+    ):
         return
     asm.begin(instruction)
     condition = instruction.guard.register.name if instruction.guard is not None else ""
@@ -94,7 +98,7 @@ def _act(asm: Assembler, instruction: Instruction, reads: frozenset[str], target
         return
     for name in targets:
         set_shadow(asm, name, 0)
-    if asm.tracking and follows_load(instruction, looks=asm.looks):
+    if asm.tracking and follows_load(instruction, track_unwritten_global=asm.track_unwritten_global):
         track_load(asm, instruction, _named(asm, instruction.operands[0]))
 
 

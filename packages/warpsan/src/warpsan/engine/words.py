@@ -7,48 +7,50 @@ These functions also work in plain Python, so that a debugger can step through t
 from __future__ import annotations
 
 import ctypes
+import operator
+from typing import SupportsIndex
 
 __all__ = ["call_operation", "copy", "fill", "load8", "load32", "load64", "popcount", "store8", "store32", "store64"]
 
 
-def load8(address: int) -> int:
+def load8(address: SupportsIndex) -> int:
     """The unsigned byte at an address."""
-    return ctypes.c_uint8.from_address(address).value
+    return ctypes.c_uint8.from_address(operator.index(address)).value
 
 
-def load32(address: int) -> int:
+def load32(address: SupportsIndex) -> int:
     """The signed 32-bit word at an address."""
-    return ctypes.c_int32.from_address(address).value
+    return ctypes.c_int32.from_address(operator.index(address)).value
 
 
-def load64(address: int) -> int:
+def load64(address: SupportsIndex) -> int:
     """The signed 64-bit word at an address."""
-    return ctypes.c_int64.from_address(address).value
+    return ctypes.c_int64.from_address(operator.index(address)).value
 
 
-def store8(address: int, value: int) -> None:
+def store8(address: SupportsIndex, value: int) -> None:
     """Write a byte."""
-    ctypes.c_uint8.from_address(address).value = value
+    ctypes.c_uint8.from_address(operator.index(address)).value = value
 
 
-def store32(address: int, value: int) -> None:
+def store32(address: SupportsIndex, value: int) -> None:
     """Write a 32-bit word."""
-    ctypes.c_int32.from_address(address).value = value
+    ctypes.c_int32.from_address(operator.index(address)).value = value
 
 
-def store64(address: int, value: int) -> None:
+def store64(address: SupportsIndex, value: int) -> None:
     """Write a 64-bit word."""
-    ctypes.c_int64.from_address(address).value = value
+    ctypes.c_int64.from_address(operator.index(address)).value = value
 
 
-def copy(target: int, source: int, size: int) -> None:
+def copy(target: SupportsIndex, source: SupportsIndex, size: int) -> None:
     """Copy bytes; the ranges may overlap."""
-    ctypes.memmove(target, source, size)
+    ctypes.memmove(operator.index(target), operator.index(source), size)
 
 
-def fill(target: int, byte: int, size: int) -> None:
+def fill(target: SupportsIndex, byte: int, size: int) -> None:
     """Set bytes."""
-    ctypes.memset(target, byte & 0xFF, size)
+    ctypes.memset(operator.index(target), byte & 0xFF, size)
 
 
 def popcount(value: int) -> int:
@@ -59,7 +61,7 @@ def popcount(value: int) -> int:
 _OPERATION = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p)
 
 
-def call_operation(function: int, registers: int, record: int, mask: int, context: int) -> int:
+def call_operation(function: int, registers: int, record: SupportsIndex, mask: int, context: SupportsIndex) -> int:
     """Execute one record. Returns its status."""
-    status: int = _OPERATION(function)(registers, record, mask & 0xFFFFFFFF, context)
+    status: int = _OPERATION(function)(registers, operator.index(record), mask & 0xFFFFFFFF, operator.index(context))
     return status

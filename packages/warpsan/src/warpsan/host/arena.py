@@ -124,9 +124,9 @@ class Arena:
             self.extents.pop()
         return self.heap
 
-    def follow(self, unwritten: Iterable[Unwritten], *, looks: bool) -> bool:
+    def follow(self, unwritten: Iterable[Unwritten], *, track_unwritten_global: bool) -> bool:
         """Prepare unwritten bytes for a launch with placed buffers, and return whether it has or may allocate some.
-        Without ``looks`` the launch counts as writing all of them.
+        Without ``track_unwritten_global`` the launch counts as writing all of them.
 
         Raises
         ------
@@ -146,7 +146,7 @@ class Arena:
             there_is = True
             if self.undefined is not None:
                 self.undefined.watch(self.heap.begin, HEAP_BYTES, POISON)
-        self.follows = looks and there_is
+        self.follows = track_unwritten_global and there_is
         return self.follows
 
     def _begin_of(self, array: Array) -> int | None:

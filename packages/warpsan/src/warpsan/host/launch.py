@@ -286,7 +286,7 @@ def execute(
         arena.fill_in(arena.parameters, params)
     workspace = arena.workspace() if cooperative else 0
     heap = arena.need_heap() if _uses_heap(code) else None
-    looks = arena.follow(options.unwritten, looks="memory" in checks)
+    track_unwritten_global = arena.follow(options.unwritten, track_unwritten_global="memory" in checks)
     symbols = place_variables(module, code, options.dynamic_smem, arena.parameters if taken else None, arena, placed)
     limit = shared_limit(module.target)
     if symbols.shared_bytes > limit:
@@ -311,7 +311,7 @@ def execute(
         heap=heap,
         chunks=[part.reshape(-1) for part in np.array_split(ctas, -(-len(ctas) // clusters_at_once))],
         prerequisites=prerequisites if options.programmatic else None,
-        looks=looks,
+        track_unwritten_global=track_unwritten_global,
         stopwatch=stopwatch,
     )
     from warpsan.engine.running import run_launch  # imports LLVM

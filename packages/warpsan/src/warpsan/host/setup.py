@@ -48,7 +48,7 @@ class Setup(Options):
     chunks: Sequence[Indices]
     tracking: bool = False
     """Whether to track undefined bytes of memory up to their use."""
-    looks: bool = False
+    track_unwritten_global: bool = False
     """Whether global memory has unwritten bytes and their reads are tracked."""
     resident: bool = False
     """Whether all blocks of a chunk are resident at once, so that one block may wait for another."""
@@ -69,7 +69,7 @@ def race_observers(
             *(machine, log),
             in_flight="async" not in setup.checks,
             strict="lanes" in setup.checks,
-            letter="strict" in setup.checks,
+            default_scope_is_cta="strict" in setup.checks,
             values="values" in setup.checks,
             volatile_is_data=setup.volatile == "data",
             chains=history.chains,

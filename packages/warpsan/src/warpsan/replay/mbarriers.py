@@ -169,7 +169,7 @@ class Mbarriers(AsyncUnit):
             taken = np.minimum(left, objects.pending)
             objects.pending -= taken
             left -= taken
-            if not self.settle(offset):
+            if not self.try_complete_phase(offset):
                 break  # more arrivals than the phase can take
 
     def expect(self, sel: Selection, offset: int, home: Indices, many: Array, instruction: Instruction) -> None:
@@ -187,7 +187,7 @@ class Mbarriers(AsyncUnit):
             what = f"{-int(objects.bytes[cta])} bytes more than expected come to the mbarrier at offset {offset}"
             self.misuse(subset(sel, short[home]), instruction, what, "usually a wrong count in expect_tx")
             objects.bytes[short] = 0
-        self.settle(offset)
+        self.try_complete_phase(offset)
 
     def _count_bytes(self, sel: Selection, offset: int, home: Indices, many: Indices, instruction: Instruction) -> None:
         objects = self.objects[offset]
@@ -197,7 +197,7 @@ class Mbarriers(AsyncUnit):
             what = f"the mbarrier at offset {offset} counts at most {_MOST_BYTES} bytes"
             self.misuse(subset(sel, wrong), instruction, what, "split the copy over several phases")
 
-    def settle(self, offset: int) -> bool:
+    def try_complete_phase(self, offset: int) -> bool:
         """End complete phases, and release the lanes that wait for them; False if none is complete."""
         objects = self.objects[offset]
         done = objects.valid & (objects.pending == 0) & (objects.bytes == 0) & ~objects.spent

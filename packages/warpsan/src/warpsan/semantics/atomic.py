@@ -119,7 +119,7 @@ def _update(
     """Operands are the row of the addresses, an offset, the row of the result, and those of the sources."""
     b, size = code.builder, WORD64(type_.bytes)
     address = located(code, 0, space, bits)
-    scratch = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES))
+    scratch = code.at(code.pointer("scratch"), WORD64(layout.SCRATCH_PLACES))
     b.store(addresses(code, address, space, type_.bytes).value, scratch, align=64)
     in_shared = code.any_of(address >> WINDOW_BITS == SHARED_BASE >> WINDOW_BITS)
 

@@ -55,7 +55,7 @@ __all__ = [
     "shared_address",
 ]
 
-_OPERATION = Callable[[int, int, int, int], int]
+_OPERATION = Callable[..., int]
 
 
 def _handed(asm: Assembler, name: str, function: _OPERATION, operands: list[int]) -> None:
@@ -157,7 +157,7 @@ def order_number(asm: Assembler, instruction: Instruction) -> int:
     PTX defines ``.cta`` as the scope of an instruction without one; only the ``strict`` check applies it.
     """
     order = arrival_order(instruction)
-    level = SAME_CLUSTER if order.implied and not asm.letter else order.level
+    level = SAME_CLUSTER if order.implied and not asm.default_scope_is_cta else order.level
     return level + 1 if order.release else -(level + 1)
 
 

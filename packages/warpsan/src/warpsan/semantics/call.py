@@ -26,7 +26,7 @@ from warpsan.semantics.move import local_load, local_store
 __all__ = ["call_words", "return_words"]
 
 
-def call_words(asm: Assembler, instruction: Instruction, words: list[int]) -> None:
+def call_words(asm: Assembler, instruction: Instruction, words: dict[str, int]) -> None:
     """Append the copies of a call, and set the words of a block that it ends.
 
     The copies may also write to lanes that do not take part in the call, because these are not in the function.
@@ -50,11 +50,11 @@ def call_words(asm: Assembler, instruction: Instruction, words: list[int]) -> No
         asm.guard = asm.guard_word(instruction)
     _enter(asm, instruction, function)
     asm.guard = 0
-    words[layout.END] = layout.END_BRANCH
-    words[layout.TARGET] = asm.program.block_of_label[function_label(function.name)]
+    words["end"] = layout.END_BRANCH
+    words["target"] = asm.program.block_of_label[function_label(function.name)]
 
 
-def _call_driver(asm: Assembler, instruction: Instruction, words: list[int]) -> None:
+def _call_driver(asm: Assembler, instruction: Instruction, words: dict[str, int]) -> None:
     """A call of a function of the driver, by the lanes for which the guard holds. A failed assertion ends the
     launch."""
     name = callee(instruction)
@@ -63,7 +63,7 @@ def _call_driver(asm: Assembler, instruction: Instruction, words: list[int]) -> 
     assert isinstance(arguments, Vector)
     _check_bytes(asm, arguments.items, ARGUMENT_BYTES[name])
     if name == "__assertfail":
-        words[layout.END] = layout.END_STOP
+        words["end"] = layout.END_STOP
     sizes = [_bytes(asm, each) for each in results.items]
     if name == "malloc":
         _check_bytes(asm, results.items, (8,))
@@ -85,12 +85,12 @@ def _check_bytes(asm: Assembler, operands: Sequence[Operand], sizes: tuple[int, 
         raise asm.unsupported(f"expected arguments of {', '.join(map(str, sizes))} bytes")
 
 
-def _call_through_register(asm: Assembler, instruction: Instruction, words: list[int]) -> None:
+def _call_through_register(asm: Assembler, instruction: Instruction, words: dict[str, int]) -> None:
     """Each lane calls the function at its address. The launch ends if that function has other parameters, or does
     not exist."""
     address, number = asm.source(instruction.operands[1], "u64"), asm.temporary(32)
     _set(asm, number, -1)
-    words[layout.END], words[layout.END_A], words[layout.END_D] = layout.END_INDEXED, number, address
+    words["end"], words["end_a"], words["end_d"] = layout.END_INDEXED, number, address
     reached = [asm.entry.functions[name] for name in asm.entry.targets]
     targets = [function for function in reached if _suits(asm, instruction, function)]
     guard = asm.guard_word(instruction)
@@ -107,7 +107,7 @@ def _call_through_register(asm: Assembler, instruction: Instruction, words: list
         else:
             asm.end_with(unlike)
         asm.guard = 0
-    words[layout.END_B], words[layout.END_C] = len(asm.lists), len(targets)
+    words["end_b"], words["end_c"] = len(asm.lists), len(targets)
     asm.lists += [asm.program.block_of_label[function_label(function.name)] for function in targets]
 
 
@@ -137,7 +137,7 @@ def _set(asm: Assembler, row: int, value: int) -> None:
     asm.lanewise("mov.b32", lambda x: x, [row], [asm.number(value, "u32")], ["b32"], ["b32"])
 
 
-def return_words(asm: Assembler, instruction: Instruction, words: list[int]) -> None:
+def return_words(asm: Assembler, instruction: Instruction, words: dict[str, int]) -> None:
     """Append the copies of a return for each call of its function, and set the words of a block that it ends."""
     (name, *_) = instruction.operands
     assert isinstance(name, Symbol)
@@ -162,8 +162,8 @@ def return_words(asm: Assembler, instruction: Instruction, words: list[int]) -> 
         asm.guard = 0
         ends = [block.end.pc if block.end is not None else -1 for block in asm.program.blocks]
         resumes.append(ends.index(pc) + 1)
-    words[layout.END], words[layout.END_A], words[layout.END_D] = layout.END_INDEXED, caller, -1
-    words[layout.END_B], words[layout.END_C] = len(asm.lists), len(resumes)
+    words["end"], words["end_a"], words["end_d"] = layout.END_INDEXED, caller, -1
+    words["end_b"], words["end_c"] = len(asm.lists), len(resumes)
     asm.lists += resumes
 
 

@@ -11,6 +11,7 @@ from warpsan.engine.access import addresses, located
 from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.copies import issue_copies, wait_for_copies
 from warpsan.engine.lanes import WORD64, where
+from warpsan.engine.memory import ThreadCopy
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.ptx.grammar import Form, form_of
 from warpsan.ptx.ir import Immediate, Instruction
@@ -28,7 +29,7 @@ def _commit_group(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     form_of(instruction, Form)
 
     def build(code: OperationCode) -> None:
-        groups = code.state(layout.COPY_GROUPS)
+        groups = code.state("copy_groups")
         before = code.load(groups, "s32", align=8)
         code.builder.store(where(code.active, before + 1, before).value, groups, align=8)
 
@@ -70,24 +71,24 @@ def _cp_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         origin = addresses(code, located(code, 2, "global", source_bits), "global", width, lengths=sizes)
         sizes = where(code.active, sizes, 0)  # an illegal source is not read
         code.mask = mask
-        number = b.load(code.state(layout.COPIES_FLYING), typ=WORD64)
-        place = b.add(b.mul(code.context(layout.CURRENT), WORD64(layout.MOST_COPIES)), number)
-        entry = code.at(code.pointer(layout.COPIES), b.mul(place, WORD64(8 * layout.COPY_WORDS)))
+        number = b.load(code.state("copies_in_flight"), typ=WORD64)
+        place = b.add(b.mul(code.context("current"), WORD64(layout.MOST_COPIES)), number)
+        entry = code.at(code.pointer("copies"), b.mul(place, WORD64(ThreadCopy.byte_size)))
 
-        def word(k: int) -> object:
-            return code.at(entry, WORD64(8 * k))
+        def word(name: str) -> object:
+            return code.at(entry, WORD64(ThreadCopy.offset_of(name)))
 
-        b.store(b.zext(mask, WORD64), word(layout.COPY_MASK))
-        b.store(WORD64(width), word(layout.COPY_WIDTH))
-        b.store(code.operand(5), word(layout.COPY_INSTRUCTION))
-        groups = code.load(code.state(layout.COPY_GROUPS), "s32", align=8)
-        for k, value in (
-            (layout.COPY_GROUP, groups),
-            (layout.COPY_TARGET, goal),
-            (layout.COPY_SOURCE, origin),
-            (layout.COPY_SIZE, sizes),
+        b.store(b.zext(mask, WORD64), word("mask"))
+        b.store(WORD64(width), word("width"))
+        b.store(code.operand(5), word("pc"))
+        groups = code.load(code.state("copy_groups"), "s32", align=8)
+        for name, value in (
+            ("group", groups),
+            ("target", goal),
+            ("source", origin),
+            ("bytes", sizes),
         ):
-            b.store(value.value, word(k), align=8)
+            b.store(value.value, word(name), align=8)
         b.ret(code.call(issue_copies, *(b.ptrtoint(each, WORD64) for each in (code.base, entry))))
 
     name = f"cp.async.{width}.{bits}.{source_bits}{'.sized' * bool(rest)}"

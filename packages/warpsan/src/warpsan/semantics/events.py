@@ -49,8 +49,8 @@ def _trace_map(asm: Assembler, instruction: Instruction, box: TensorAddress) -> 
         b = code.builder
         place = addresses(
             code, located(code, 0, "generic", bits), "generic", DESCRIPTOR_BYTES, ALIGNMENT, reports=False
-        ) - code.spread(code.context(layout.GLOBAL), "s64")
-        b.store(place.value, code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES)), align=64)
+        ) - code.spread(code.context("arena"), "s64")
+        b.store(place.value, code.at(code.pointer("scratch"), WORD64(layout.SCRATCH_PLACES)), align=64)
         record, context = b.ptrtoint(code.record, WORD64), b.ptrtoint(code.base, WORD64)
         b.ret(code.call(trace_map, record, b.zext(code.mask, WORD64), context))
 

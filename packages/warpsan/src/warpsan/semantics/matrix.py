@@ -160,7 +160,7 @@ def product_code(code: OperationCode, kinds: tuple[str, str], tile: TileSum | In
     deep = 4 * ELEMENTS[kinds[0]]
     k_blocks = tile.depth // deep
     held = 2 if tile.result == "f16" else 4
-    scratch = code.pointer(layout.SCRATCH)
+    scratch = code.pointer("scratch")
     begins = (0, 64 * tile.depth, 96 * tile.depth, 96 * tile.depth + 1024)
     left, right, room, of_left = (code.at(scratch, WORD64(begin)) for begin in begins)
     store_operands(code, held, kinds, k_blocks, as_factor, left, again=again)

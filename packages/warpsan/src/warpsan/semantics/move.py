@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import operator
 
-from warpsan.engine import layout
 from warpsan.engine.access import addresses, gather_all, located, scatter_all
 from warpsan.engine.assembler import Assembler, Constant, native
 from warpsan.engine.lanes import WORD64, Lanes
@@ -60,10 +59,10 @@ def _read_clock(asm: Assembler, target: Operand, type_: PtxType, width: int, shi
         raise asm.unsupported(f"the clock has {width} bits")
 
     def build(code: OperationCode) -> None:
-        b, word = code.builder, code.at(code.base, WORD64(8 * layout.CLOCK))
+        b, word = code.builder, code.field("clock")
         behind = b.add(b.load(word, typ=WORD64), WORD64(1))
         b.store(behind, word)
-        now = code.spread(b.add(behind, code.context(layout.STEPS_TAKEN)), "u64")
+        now = code.spread(b.add(behind, code.context("steps_taken")), "u64")
         code.store(0, (now >> shift).to(f"u{width}"))
 
     row, finish = asm.target(target, type_.name)

@@ -25,18 +25,18 @@ from warpsan.engine.watch.shared_memory import OF_BYTES, OF_PARTIAL_READS, OF_RE
 __all__ = ["check_read", "check_write"]
 
 
-def check_read(code: OperationCode, places: Lanes, width: int, shift: int, *, followed: bool) -> Any:
+def check_read(code: OperationCode, cta: Any, places: Lanes, width: int, shift: int, *, followed: bool) -> Any:
     """The status of reads of ``width`` bytes at offsets in the CTA's shared memory, s64, which are in the scratch too;
     their pages are marked. ``shift`` is the binary logarithm of the bytes of a granule. With ``followed``, the bytes
     may be unwritten."""
-    marks = SharedMarks.of(code, places, width, shift)
+    marks = SharedMarks.of(code, cta, places, width, shift)
     return marks.if_any(lambda: marks.read(followed=followed))
 
 
-def check_write(code: OperationCode, present: Any, places: Lanes, width: int, shift: int) -> Any:
+def check_write(code: OperationCode, cta: Any, present: Any, places: Lanes, width: int, shift: int) -> Any:
     """The status of writes; as :func:`check_read`. ``present`` has all lanes that execute the instruction, an
     ``i64``. The granules and pages are marked."""
-    marks = SharedMarks.of(code, places, width, shift)
+    marks = SharedMarks.of(code, cta, places, width, shift)
     return marks.if_any(lambda: marks.write(present))
 
 
@@ -47,6 +47,8 @@ class SharedMarks:
     Attributes
     ----------
     code : OperationCode
+    cta : llvmlite.ir.Value
+        The CTA of the cluster, ``i64``.
     places : Lanes
         Offsets in the CTA's shared memory, s64.
     low, high : llvmlite.ir.Value
@@ -58,6 +60,7 @@ class SharedMarks:
     """
 
     code: OperationCode
+    cta: Any
     places: Lanes
     low: Any
     high: Any
@@ -67,7 +70,7 @@ class SharedMarks:
     bits: Any
 
     @classmethod
-    def of(cls, code: OperationCode, places: Lanes, width: int, shift: int) -> SharedMarks:
+    def of(cls, code: OperationCode, cta: Any, places: Lanes, width: int, shift: int) -> SharedMarks:
         """The access of the active lanes."""
         b, active = code.builder, code.active
         low = where(active, places, places.like((1 << 62) - 1)).reduced("smin")
@@ -81,7 +84,7 @@ class SharedMarks:
                 rows.append(b.alloca(row.value.type))
             rows[-1].align = 64
             b.store(row.value, rows[-1], align=64)
-        return cls(code, places, low, high, width, shift, rows[0], rows[1])
+        return cls(code, cta, places, low, high, width, shift, rows[0], rows[1])
 
     @property
     def many(self) -> int:
@@ -99,20 +102,22 @@ class SharedMarks:
         """Check reads, and mark their pages. Returns a status."""
         code, b = self.code, self.code.builder
         span = self.low, self.high, WORD64(self.width)
-        needs = code.call(watch.look_at_pages, self._context, *span)
+        needs = code.call(watch.look_at_pages, self._context, self.cta, *span)
         if followed:
             needs = b.and_(needs, WORD64(~OF_BYTES))
         function = watch.read_followed if followed else watch.read_shared
         tests = {OF_BYTES: self._are_written, OF_WRITES: self._writes_before}
         fine = self._hold(needs, tests)
         mask = b.zext(code.mask, WORD64)
-        return self._choose(b.not_(fine), lambda: code.call(function, self._context, mask, *span), WORD64(layout.DONE))
+        return self._choose(
+            b.not_(fine), lambda: code.call(function, self._context, self.cta, mask, *span), WORD64(layout.DONE)
+        )
 
     def write(self, present: Any) -> Any:
         """Check and mark writes. Returns a status."""
         code, b = self.code, self.code.builder
         span = self.low, self.high, WORD64(self.width)
-        needs = code.call(watch.look_before_write, self._context, *span)
+        needs = code.call(watch.look_before_write, self._context, self.cta, *span)
         tests = {
             OF_WRITES: self._writes_before,
             OF_READS: self._reads_before,
@@ -121,7 +126,7 @@ class SharedMarks:
         slow, fast = b.append_basic_block("slow"), b.append_basic_block("fast")
         b.cbranch(self._hold(needs, tests), fast, slow)
         b.position_at_end(slow)
-        b.ret(code.call(watch.write_shared, self._context, b.zext(code.mask, WORD64), present, *span))
+        b.ret(code.call(watch.write_shared, self._context, self.cta, b.zext(code.mask, WORD64), present, *span))
         b.position_at_end(fast)
         self._mark(present)
         return WORD64(layout.DONE)
@@ -129,12 +134,12 @@ class SharedMarks:
     def _mark(self, present: Any) -> None:
         """The granules and the pages have been written."""
         code, b = self.code, self.code.builder
-        warp, cta = code.context(layout.CURRENT), b.load(code.state(layout.WARP_CTA), typ=WORD64)
-        now = self._word_of(layout.CLOCKS, warp)
+        warp = code.context("current")
+        now = self._word_of("clocks", warp)
         tag = code.spread(b.or_(b.shl(now, WORD64(16)), warp), "s64", self.many)
         there = code.call(lanes_there, self._context, present)
         apart = b.icmp_signed("==", there, WORD64(0))
-        writers, masks = self._of_cta(layout.WRITERS, 8), self._of_cta(layout.WRITE_MASKS, 4)
+        writers, masks = self._of_cta("writers", 8), self._of_cta("write_masks", 4)
         # A granule that several lanes write at one time comes after none of them.
         again = self._if(apart, lambda: self._any(lambda at, bit: self._at(writers, at, "s64") == tag))
         common = code.spread(b.trunc(there, WORD32), "u32", self.many)
@@ -150,11 +155,11 @@ class SharedMarks:
         with b.if_else(slowly, likely=False) as (one_by_one, together):
             with one_by_one:
                 mask = b.zext(code.mask, WORD64)
-                code.call(watch.mark_written, self._context, mask, there, WORD64(self.width))
+                code.call(watch.mark_written, self._context, self.cta, mask, there, WORD64(self.width))
             with together:
                 number = (self.places >> PAGE_SHIFT) - code.spread(page, "s64")
                 pages = (number.like(1) << (number & 63)).reduced("or")
-                code.call(watch.mark_pages, self._context, cta, page, pages, warp, now)
+                code.call(watch.mark_pages, self._context, self.cta, page, pages, warp, now)
 
     # ---- tests of all granules, i1 ----------------------------------------------------------------------------------
 
@@ -176,7 +181,7 @@ class SharedMarks:
     def _are_written(self) -> Any:
         """Whether all bytes have been written."""
         code, b = self.code, self.code.builder
-        written = self._of_cta(layout.WRITTEN, 1, layout.WRITTEN_BYTES)
+        written = self._of_cta("written", 1, "written_bytes")
         missing, need = code.loop_value(code.constant("u32", 0, 1)), (1 << self.width) - 1
         with code.loop(WORD64(WARP)) as lane:
             place = b.load(b.gep(self.offsets, [lane], source_etype=WORD64), typ=WORD64)
@@ -188,21 +193,21 @@ class SharedMarks:
     def _writes_before(self) -> Any:
         """Whether all writes come before: those of all other warps, or of lanes of the current one that the lane comes
         after."""
-        warp = self.code.context(layout.CURRENT)
+        warp = self.code.context("current")
         actor = self.code.spread(warp, "s64", self.many)
-        words, floor = (layout.WRITERS, layout.WRITE_MASKS), self._word_of(layout.FLOORS, warp)
+        words, floor = ("writers", "write_masks"), self._word_of("floors", warp)
         return self._tags_before(words, floor, lambda tag, contains: ((tag & 0xFFFF) == actor) & contains)
 
     def _partial_reads_before(self) -> Any:
         """Whether no lane writes bytes that other lanes of its warp have read without it."""
         code, b = self.code, self.code.builder
-        warp = code.context(layout.CURRENT)
-        met = self._word_of(layout.VECTORS, b.mul(b.add(code.context(layout.ACTORS), WORD64(1)), warp))
+        warp = code.context("current")
+        met = self._word_of("vectors", b.mul(b.add(code.context("actors"), WORD64(1)), warp))
         actor = code.spread(warp, "s64", self.many)
-        words = layout.PARTIAL_TAGS, layout.PARTIAL_MASKS
+        words = "partial_tags", "partial_masks"
         return self._tags_before(words, met, lambda tag, contains: ((tag & 0xFFFF) != actor) | contains)
 
-    def _tags_before(self, words: tuple[int, int], time: Any, fine: Callable[[Lanes, Lanes], Lanes]) -> Any:
+    def _tags_before(self, words: tuple[str, str], time: Any, fine: Callable[[Lanes, Lanes], Lanes]) -> Any:
         """Whether all tags have times up to a given one, or are ``fine``, given whether their mask contains the
         lane."""
         code, b = self.code, self.code.builder
@@ -220,16 +225,16 @@ class SharedMarks:
     def _reads_before(self) -> Any:
         """Whether all reads by other warps come before."""
         code, b = self.code, self.code.builder
-        warp, planes = code.context(layout.CURRENT), code.context(layout.PLANES)
-        first = b.mul(planes, b.load(code.state(layout.WARP_CTA), typ=WORD64))
-        vector = b.mul(code.context(layout.ACTORS), warp)
+        warp, planes = code.context("current"), code.context("planes")
+        first = b.mul(planes, self.cta)
+        vector = b.mul(code.context("actors"), warp)
         late = code.loop_value(code.constant("u32", 0, 1))
         with code.loop(planes) as other:
-            met = self._word_of(layout.VECTORS, b.add(vector, other))
-            last = self._word_of(layout.LAST_READ, other)
+            met = self._word_of("vectors", b.add(vector, other))
+            last = self._word_of("last_read", other)
             with b.if_then(b.and_(b.icmp_signed("!=", other, warp), b.icmp_signed(">", last, met))):
-                place = b.mul(b.mul(code.context(layout.GRANULES), b.add(first, other)), WORD64(4))
-                plane, limit = code.at(code.pointer(layout.READERS), place), code.spread(met, "s64", self.many)
+                place = b.mul(b.mul(code.context("granules"), b.add(first, other)), WORD64(4))
+                plane, limit = code.at(code.pointer("readers"), place), code.spread(met, "s64", self.many)
                 later = self._any(lambda granule, _: self._at(plane, granule, "s32").to("s64") > limit)
                 late.set(late.get() | code.spread(b.zext(later, WORD32), "u32", 1))
         return (late.get() == 0).any()
@@ -278,13 +283,12 @@ class SharedMarks:
     def _context(self) -> Any:
         return self.code.builder.ptrtoint(self.code.base, WORD64)
 
-    def _word_of(self, word: int, number: Any) -> Any:
+    def _word_of(self, word: str, number: Any) -> Any:
         """An element of an array of int64."""
         b = self.code.builder
         return b.load(b.gep(self.code.pointer(word), [number], source_etype=WORD64), typ=WORD64)
 
-    def _of_cta(self, word: int, size: int, count: int = layout.GRANULES) -> Any:
+    def _of_cta(self, word: str, size: int, count: str = "granules") -> Any:
         """The CTA's part of an array, with elements of ``size`` bytes; ``count`` has their number."""
         code, b = self.code, self.code.builder
-        cta = b.load(code.state(layout.WARP_CTA), typ=WORD64)
-        return code.at(code.pointer(word), b.mul(b.mul(code.context(count), cta), WORD64(size)))
+        return code.at(code.pointer(word), b.mul(b.mul(code.context(count), self.cta), WORD64(size)))

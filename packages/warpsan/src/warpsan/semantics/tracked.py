@@ -28,7 +28,7 @@ from warpsan.semantics.watched import Place
 __all__ = ["track_load", "track_product", "track_store"]
 
 _SPACES = ("shared", "shared::cluster", "generic", "global")
-_Act = Callable[[int, int, int, int], int]
+_Act = Callable[..., int]
 
 
 def track_load(asm: Assembler, instruction: Instruction, targets: Sequence[str]) -> None:
@@ -68,7 +68,7 @@ def _track(asm: Assembler, instruction: Instruction, address: Any, names: Sequen
     def handed(code: OperationCode, space: str, places: Lanes) -> Any:
         function = act
         if space == "global":
-            if act is shadows_from_memory and asm.looks:
+            if act is shadows_from_memory and asm.track_unwritten_global:
                 function = shadows_from_global
             elif act is shadows_to_memory:
                 function = shadows_to_global
@@ -82,7 +82,10 @@ def _track(asm: Assembler, instruction: Instruction, address: Any, names: Sequen
         place.in_space(code, place.put(code), handed)
 
     asm.uses[len(asm.records)] = tuple((each, "as a stored value") for each in names)
-    asm.record(NativeOperation(f"{name}.{place.name}{'.global' * asm.looks}", build), [*place.operands, *words])
+    asm.record(
+        NativeOperation(f"{name}.{place.name}{'.global' * asm.track_unwritten_global}", build),
+        [*place.operands, *words],
+    )
 
 
 def track_product(asm: Assembler, fragments: Sequence[Sequence[str]]) -> None:

@@ -30,7 +30,7 @@ def _members(code: OperationCode, k: int) -> Lanes:
     """
     b = code.builder
     mask = code.source(k, "u32")
-    live = b.trunc(code.context(layout.CURRENT_LIVE), WORD32)
+    live = b.trunc(code.context("current_live"), WORD32)
     absent = code.spread(b.and_(live, b.not_(code.mask)), "u32")
     own = mask.each("u32", [1 << lane for lane in range(WARP)])
     missing = mask & absent
@@ -191,7 +191,7 @@ def _match(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 def _reduce_groups(code: OperationCode, group: Lanes, operation: Any) -> None:
     """Reduce the values of each lane's group, a few lanes of the warp, and return."""
-    b, scratch = code.builder, code.pointer(layout.SCRATCH)
+    b, scratch = code.builder, code.pointer("scratch")
     groups, values, results = (code.at(scratch, WORD64(4 * WARP * k)) for k in range(3))
     b.store(group.value, groups, align=4)
     b.store(code.source(1, "u32").value, values, align=4)
@@ -250,7 +250,7 @@ def _bar_warp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         members = _members(code, 0)
         if asm.checked:
             b = code.builder
-            whole = b.icmp_unsigned("==", b.zext(code.mask, WORD64), code.context(layout.CURRENT_LIVE))
+            whole = b.icmp_unsigned("==", b.zext(code.mask, WORD64), code.context("current_live"))
             groups = code.any_of(members != code.spread(code.mask, "u32"))
             with b.if_then(b.and_(whole, b.not_(groups))):
                 code.call(lanes_meet, b.ptrtoint(code.base, WORD64))

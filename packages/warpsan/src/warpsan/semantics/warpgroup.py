@@ -45,7 +45,7 @@ def _loaded(kind: str, k_major: bool, numbers: Numbers) -> NativeOperation:
 
     def build(code: OperationCode) -> None:
         b = code.builder
-        scratch = code.pointer(layout.SCRATCH)
+        scratch = code.pointer("scratch")
         places = code.at(scratch, b.add(WORD64(layout.SCRATCH_CHUNKS), code.operand(1)))
         target = code.at(scratch, code.operand(2))
 
@@ -72,7 +72,7 @@ def _fragment(kind: str, numbers: Numbers) -> NativeOperation:
 
     def build(code: OperationCode) -> None:
         b = code.builder
-        target = code.at(code.pointer(layout.SCRATCH), code.operand(2))
+        target = code.at(code.pointer("scratch"), code.operand(2))
 
         def register(number: Any) -> Lanes:
             return code.load(code.at(code.registers, b.mul(number, WORD64(128))), "u32", align=8)
@@ -89,7 +89,7 @@ def _product(tile: TileSum | IntegerSum) -> NativeOperation:
 
     def build(code: OperationCode) -> None:
         b = code.builder
-        scratch = code.pointer(layout.SCRATCH)
+        scratch = code.pointer("scratch")
         places = (layout.SCRATCH_A, layout.SCRATCH_B, layout.SCRATCH_EXPONENTS, layout.SCRATCH_TILE)
         left, right, of_left, room = (code.at(scratch, WORD64(place)) for place in places)
         sums = code.at(code.registers, code.operand(1))

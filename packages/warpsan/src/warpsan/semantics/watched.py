@@ -91,7 +91,11 @@ def watch_access(
     place = Place(space, row, bits, offset, width, lanes, lengths)
     if asm.checked:
         keep_in_buffer(asm, instruction, space, row, bits, offset, width)
-        followed = asm.tracking and does == "load" and follows_load(instruction, looks=asm.looks)
+        followed = (
+            asm.tracking
+            and does == "load"
+            and follows_load(instruction, track_unwritten_global=asm.track_unwritten_global)
+        )
         _check(asm, instruction, place, "load.followed" if followed else does, strong)
     if asm.counted:
         _count(asm, place, does, instruction.pc)
@@ -184,7 +188,7 @@ class Place:
 
     def offsets(self, code: OperationCode, space: str, place: Lanes) -> Lanes:
         """The offsets of places in a space, which are then in the scratch."""
-        begin = code.context(layout.CURRENT_SHARED if space == "shared" else layout.GLOBAL)
+        begin = code.context("current_shared" if space == "shared" else "arena")
         return _into_scratch(code, place - code.spread(begin, "s64"))
 
     def in_space(self, code: OperationCode, place: Lanes, act: Callable[[OperationCode, str, Lanes], Any]) -> None:
@@ -217,7 +221,7 @@ class Place:
 
 def _into_scratch(code: OperationCode, places: Lanes) -> Lanes:
     """Put the lanes' places into the scratch."""
-    scratch = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES))
+    scratch = code.at(code.pointer("scratch"), WORD64(layout.SCRATCH_PLACES))
     code.builder.store(places.value, scratch, align=64)
     return places
 
@@ -243,7 +247,7 @@ def _record(asm: Assembler, place: Place, pc: int) -> None:
     def give(code: OperationCode, space: str, places: Lanes, width: int) -> Any:
         b = code.builder
         access = width | layout.HOST_GLOBAL * (space == "global")
-        b.store(WORD64(access), code.at(code.base, WORD64(8 * layout.HOST_ACCESS)))
+        b.store(WORD64(access), code.field("host_access"))
         return call_back(code)
 
     asm.host_calls.append(WatchedAccess(pc))
@@ -255,7 +259,9 @@ def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, st
     width, copies = place.width, instruction.opcode == "cp"
     constant = instruction.opcode == "ld" and "nc" in instruction.mods
     # Whether a product uses all of its operands is unknown.
-    looks = asm.looks and does in _UNDEFINED and not (instruction.opcode == "wmma" and does == "load")
+    track_unwritten_global = (
+        asm.track_unwritten_global and does in _UNDEFINED and not (instruction.opcode == "wmma" and does == "load")
+    )
     shift = granule_of(asm.entry, ("shared",)).bit_length() - 1
 
     def check(present: Any, code: OperationCode, space: str, places: Lanes) -> Any:
@@ -267,37 +273,38 @@ def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, st
             else:
                 function = watch.read_constant if constant else _GLOBAL[does]
                 status = code.call(function, context, mask, present, WORD64(width))
-            if not looks:
+            if not track_unwritten_global:
                 return status
             with b.if_then(b.icmp_signed("!=", status, WORD64(layout.DONE)), likely=False):
                 b.ret(status)
             if place.lengths >= 0:
-                widths = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_WIDTHS))
+                widths = code.at(code.pointer("scratch"), WORD64(layout.SCRATCH_WIDTHS))
                 b.store(place.sizes(code).value, widths, align=64)
                 return code.call(sized_copy_undefined, context, mask)
             function = copy_undefined if copies else _UNDEFINED[does]
             return code.call(function, context, mask, WORD64(width))
         if space == "shared::cluster":
             return code.call(watch_cluster, context, mask, present, WORD64(width), WORD64(_CLUSTER[does]))
+        cta = b.load(code.state("cta"), typ=WORD64)
         if does in ("load", "load.followed"):
-            status = check_read(code, places, width, shift, followed=does == "load.followed")
+            status = check_read(code, cta, places, width, shift, followed=does == "load.followed")
             _mark_read(code, places, width, shift)
             _note_partial_read(code, present, width, shift)
             return status
         if does == "store":
-            return check_write(code, present, places, width, shift)
+            return check_write(code, cta, present, places, width, shift)
         low = where(code.active, places, places.like((1 << 62) - 1)).reduced("smin")
         high = where(code.active, places, places.like(-(1 << 62))).reduced("smax")
-        return code.call(_SHARED[does], context, mask, present, low, high, WORD64(width))
+        return code.call(_SHARED[does], context, cta, mask, present, low, high, WORD64(width))
 
     def build(code: OperationCode) -> None:
         # A lane without a place still executes the instruction.
         b = code.builder
         present = b.zext(code.mask, WORD64)
-        b.store(b.ptrtoint(code.record, WORD64), code.at(code.base, WORD64(8 * layout.CURRENT_RECORD)))
+        b.store(b.ptrtoint(code.record, WORD64), code.field("current_record"))
         place.in_space(code, place.put(code), partial(check, present))
 
-    kind = f"{'.copy' * copies}{'.nc' * constant}{'.strong' * (strong >= 0)}{'.undefined' * looks}"
+    kind = f"{'.copy' * copies}{'.nc' * constant}{'.strong' * (strong >= 0)}{'.undefined' * track_unwritten_global}"
     asm.record(NativeOperation(f"watch.{does}{kind}.{shift}.{place.name}", build), [*place.operands, strong])
 
 
@@ -334,12 +341,12 @@ def _trace(
 def _mark_read(code: OperationCode, places: Lanes, width: int, shift: int) -> None:
     """Note the time of the current warp's reads of all granules, for any status."""
     b = code.builder
-    warp = code.context(layout.CURRENT)
-    clock = b.load(b.gep(code.pointer(layout.CLOCKS), [warp], source_etype=WORD64), typ=WORD64)
+    warp = code.context("current")
+    clock = b.load(b.gep(code.pointer("clocks"), [warp], source_etype=WORD64), typ=WORD64)
     many = max(width >> shift, 1)
     now = code.spread(b.trunc(clock, WORD32), "u32", many)
-    plane = code.spread(code.context(layout.CURRENT_PLANE), "s64")
-    scratch = code.spread(code.context(layout.SCRATCH), "s64")
+    plane = code.spread(code.context("current_plane"), "s64")
+    scratch = code.spread(code.context("scratch"), "s64")
     target = where(code.active, plane + ((places >> shift) << 2), scratch)
     for lane in range(WARP):
         pointer = b.inttoptr(b.extract_element(target.value, WORD32(lane)), POINTER)
@@ -352,20 +359,20 @@ def _note_partial_read(code: OperationCode, present: Any, width: int, shift: int
     b, many = code.builder, max(width >> shift, 1)
     there = code.call(lanes_there, b.ptrtoint(code.base, WORD64), present)
     with b.if_then(b.icmp_signed("!=", there, WORD64(layout.EVERY_LANE))):
-        b.store(WORD64(1), code.at(code.base, WORD64(8 * layout.PARTIAL_READS)))
-        warp, actors = code.context(layout.CURRENT), code.context(layout.ACTORS)
-        now = b.load(b.gep(code.pointer(layout.CLOCKS), [warp], source_etype=WORD64), typ=WORD64)
+        b.store(WORD64(1), code.field("partial_reads"))
+        warp, actors = code.context("current"), code.context("actors")
+        now = b.load(b.gep(code.pointer("clocks"), [warp], source_etype=WORD64), typ=WORD64)
         place = b.mul(b.add(actors, WORD64(1)), warp)
-        met = b.load(b.gep(code.pointer(layout.VECTORS), [place], source_etype=WORD64), typ=WORD64)
+        met = b.load(b.gep(code.pointer("vectors"), [place], source_etype=WORD64), typ=WORD64)
         tag = code.spread(b.or_(b.shl(now, WORD64(16)), warp), "s64", many)
         own = code.spread(warp, "s64", many)
         last = code.spread(b.or_(b.shl(met, WORD64(16)), WORD64(0xFFFF)), "s64", many)
-        cta = b.load(code.state(layout.WARP_CTA), typ=WORD64)
-        first = b.mul(code.context(layout.GRANULES), cta)
-        first_tag = b.gep(code.pointer(layout.PARTIAL_TAGS), [first], source_etype=WORD64)
-        first_mask = b.gep(code.pointer(layout.PARTIAL_MASKS), [first], source_etype=WORD32)
+        cta = b.load(code.state("cta"), typ=WORD64)
+        first = b.mul(code.context("granules"), cta)
+        first_tag = b.gep(code.pointer("partial_tags"), [first], source_etype=WORD64)
+        first_mask = b.gep(code.pointer("partial_masks"), [first], source_etype=WORD32)
         alone = b.icmp_signed("==", there, WORD64(0))
-        offsets = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES))
+        offsets = code.at(code.pointer("scratch"), WORD64(layout.SCRATCH_PLACES))
         with code.loop(WORD64(WARP)) as lane:
             bit = b.shl(WORD32(1), b.trunc(lane, WORD32))
             with b.if_then(b.icmp_signed("!=", b.and_(code.mask, bit), WORD32(0))):

@@ -64,7 +64,7 @@ def _product(words: RingWords, kinds: tuple[str, str], k_blocks: int, result: st
     def build(code: OperationCode) -> None:
         needs_whole_warp(code)
         b = code.builder
-        scratch = code.pointer(layout.SCRATCH)
+        scratch = code.pointer("scratch")
         left, right, room = (code.at(scratch, WORD64(place)) for place in (0, 64 * deep, 96 * deep))
         store_operands(code, held, kinds, k_blocks, _factors(words), left, again=False)
         _store_sums(words, code, left, right, deep, room)
@@ -154,7 +154,7 @@ def _warpgroup_product(words: RingWords, deep: int) -> NativeOperation:
 
     def build(code: OperationCode) -> None:
         b = code.builder
-        scratch = code.pointer(layout.SCRATCH)
+        scratch = code.pointer("scratch")
         places = (layout.SCRATCH_A, layout.SCRATCH_B, layout.SCRATCH_TILE)
         left, right, room = (code.at(scratch, WORD64(place)) for place in places)
         sums = code.at(code.registers, code.operand(1))

@@ -7,87 +7,62 @@ signals: a wait for the phase is ordered after these copies only, and not after 
 from __future__ import annotations
 
 from warpsan.engine.clocks import operation_time
+from warpsan.engine.context import Context
 from warpsan.engine.copies import drop_landed, land_copy
 from warpsan.engine.flights import copy_came, mark_copy
 from warpsan.engine.layout import (
     ARRIVALS,
     ASYNC,
     AT_UNIT,
-    CHECKED,
-    COPIES,
-    COPIES_FLYING,
-    COPY_COUNT,
-    COPY_MASK,
-    COPY_NUMBER,
-    COPY_TARGET,
-    COPY_WIDTH,
-    COPY_WORDS,
-    CURRENT,
-    CURRENT_STATE,
-    EARLY,
     LANDED,
     MANY_COPIES,
-    MB_PENDING,
     MBARRIER_RULE,
     MOST_COPIES,
-    OPERANDS,
-    SCRATCH,
     SCRATCH_PLACES,
-    SHARED,
-    SHARED_STRIDE,
-    TR_DATA,
-    TR_KIND,
-    TR_MBARRIER,
-    TR_OFFSET,
-    TR_PC,
-    TR_WARP,
-    TRACE,
-    TRANSFER_SERIAL,
-    WARP_CTA,
-    WARP_WORDS,
-    WARPS,
 )
 from warpsan.engine.mbarriers import (
     actor_of,
     count_arrivals,
     cta_of,
-    is_far,
+    is_remote,
     mbarrier_at,
     mbarrier_instruction,
     offset_of,
     use_mbarrier,
     vectors_of,
 )
+from warpsan.engine.memory import Mbarrier, Record, ThreadCopy, TransferEntry
 from warpsan.engine.suspects import broken_rule, current_instruction, suspect
+from warpsan.engine.tags import shared_tag
 from warpsan.engine.trace import next_serial
 from warpsan.engine.transfers.entries import lane_address, new_entry
 from warpsan.engine.watch.shared_memory import mark_flying
 from warpsan.engine.watch.undefined_global import undefine_copies
-from warpsan.engine.words import load32, load64, popcount, store64
+from warpsan.engine.words import load64, popcount, store64
 
 __all__ = ["arrive_behind_copies", "land_arrivals"]
 
 
-def arrive_behind_copies(registers: int, record: int, mask: int, context: int) -> int:
+def arrive_behind_copies(registers: int, record: Record, mask: int, context: Context) -> int:
     """Operands are the address's row and offset, whether the phase expects these arrivals, the pc, and whether the
     copies' result may break a rule. Returns a status."""
-    row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-    mbarrier_instruction(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 3)))
-    store64(context + 8 * TRANSFER_SERIAL, next_serial(context))
-    doubtful = load32(record + 4 * (OPERANDS + 4)) != 0 and load64(context + 8 * TRACE) == 0
+    row, shift = record.operands[0], record.operands[1]
+    mbarrier_instruction(context, registers, row, shift, mask, record.operands[3])
+    context.transfer_serial = next_serial(context)
+    doubtful = record.operands[4] != 0 and context.trace == 0
     status = suspect(context, AT_UNIT, 0, ASYNC) if doubtful else 0
     if status != 0:
         return status
     left = mask
     while left != 0:
-        mbarrier = 0
+        mbarrier = Mbarrier(0)
         lanes = 0
         for lane in range(32):
             if left >> lane & 1 == 0:
                 continue
             address = lane_address(registers, record, 0, lane)
             cta = cta_of(context, address)
-            mine = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
+            mine = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else Mbarrier(0)
             status = broken_rule(context, MBARRIER_RULE) if mine == 0 else 0
             if status != 0:
                 return status
@@ -102,64 +77,65 @@ def arrive_behind_copies(registers: int, record: int, mask: int, context: int) -
         status = use_mbarrier(context, mbarrier)
         if status != 0:
             return status
-        if load32(record + 4 * (OPERANDS + 2)) == 0:
-            store64(mbarrier + 8 * MB_PENDING, load64(mbarrier + 8 * MB_PENDING) + popcount(lanes))
-        entry = new_entry(context, ARRIVALS, 0, 0, load64(context + 8 * COPY_COUNT), 0)
-        if entry < 64:
-            return entry
-        store64(entry + 8 * TR_MBARRIER, mbarrier)
-        store64(entry + 8 * TR_DATA, lanes)
-        store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + 3)))
-        status = land_arrivals(context, entry) if load64(context + 8 * EARLY) != 0 else 0
+        if record.operands[2] == 0:
+            mbarrier.pending += popcount(lanes)
+        place = new_entry(context, ARRIVALS, 0, 0, context.copy_count, 0)
+        if place < 64:
+            return place
+        entry = TransferEntry(place)
+        entry.mbarrier = mbarrier
+        entry.data[0] = lanes
+        entry.pc = record.operands[3]
+        status = land_arrivals(context, entry) if context.early != 0 else 0
         if status != 0:
             return status
     return 0
 
 
-def land_arrivals(context: int, entry: int) -> int:
+def land_arrivals(context: Context, entry: TransferEntry) -> int:
     """The copies of some lanes land, and the lanes arrive. Returns a status."""
-    warp, lanes, mbarrier = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_DATA), load64(entry + 8 * TR_MBARRIER)
-    state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * warp
-    store64(context + 8 * CURRENT, warp)
-    store64(context + 8 * CURRENT_STATE, state)
-    store64(entry + 8 * TR_KIND, LANDED)
-    store64(entry + 8 * TR_MBARRIER, 0)  # no bytes to count
-    flying, late = load64(state + 8 * COPIES_FLYING), load64(context + 8 * EARLY) == 0
-    first = load64(context + 8 * COPIES) + 8 * COPY_WORDS * MOST_COPIES * warp
+    warp, lanes, mbarrier = entry.warp, entry.data[0], entry.mbarrier
+    state = context.warps[warp]
+    context.current = warp
+    context.current_warp = state
+    entry.kind = LANDED
+    entry.mbarrier = Mbarrier(0)  # no bytes to count
+    flying, late = state.copies_in_flight, context.early == 0
+    first = MOST_COPIES * warp
     for k in range(flying):
-        one = first + 8 * COPY_WORDS * k
-        here = load64(one + 8 * COPY_MASK)
-        due = here & lanes if load64(one + 8 * COPY_NUMBER) <= load64(entry + 8 * TR_OFFSET) else 0
+        one = context.copies[first + k]
+        here = one.mask
+        due = here & lanes if one.number <= entry.offset else 0
         for lane in range(32):
             if due >> lane & 1 and late:
-                land_copy(one, lane, load64(one + 8 * COPY_WIDTH))
-        if due != 0 and load64(context + 8 * CHECKED) != 0:
+                land_copy(one, lane, one.width)
+        if due != 0 and context.checked != 0:
             signalled(context, one, due, mbarrier)
-        store64(one + 8 * COPY_MASK, here & ~due)
-    drop_landed(state, first, MANY_COPIES)
+        one.mask = here & ~due
+    drop_landed(context, state, first, MANY_COPIES)
     many = popcount(lanes)
-    current_instruction(context, load64(entry + 8 * TR_PC))
-    status = broken_rule(context, MBARRIER_RULE) if many > load64(mbarrier + 8 * MB_PENDING) else 0
+    current_instruction(context, entry.pc)
+    status = broken_rule(context, MBARRIER_RULE) if many > mbarrier.pending else 0
     count_arrivals(context, mbarrier, many)
     return status
 
 
-def signalled(context: int, one: int, due: int, mbarrier: int) -> None:
+def signalled(context: Context, one: ThreadCopy, due: int, mbarrier: Mbarrier) -> None:
     """Lanes' copies have landed, as an operation of an mbarrier."""
-    cta, width = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA), load64(one + 8 * COPY_WIDTH)
-    shared = load64(context + 8 * SHARED) + cta * load64(context + 8 * SHARED_STRIDE)
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    cta, width = context.current_warp.cta, one.width
+    shared = context.shared + cta * context.shared_stride
+    places = context.scratch + SCRATCH_PLACES
     for lane in range(32):
-        store64(places + 8 * lane, load64(one + 8 * (COPY_TARGET + lane)) - shared)
-    mark_flying(context, due, width, 0)
+        store64(places + 8 * lane, one.target[lane] - shared)
+    mark_flying(context, cta, due, width, 0)
     actor = actor_of(context, mbarrier)
     time = operation_time(context, actor)
     for lane in range(32):
         if due >> lane & 1:
             offset = load64(places + 8 * lane)
-            mark_copy(context, cta, offset, width, time << 16 | actor)
+            mark_copy(context, cta, offset, width, shared_tag(actor, time))
             copy_came(context, cta, offset, width)
     undefine_copies(context, one, cta, due)
-    far = is_far(context, load64(context + 8 * CURRENT), mbarrier)
-    place = vectors_of(context, mbarrier, far) + 8 * actor
-    store64(place, max(load64(place), time))
+    remote = is_remote(context, context.current, mbarrier)
+    place = vectors_of(context, mbarrier, remote).at(actor)
+    place[0] = max(place[0], time)

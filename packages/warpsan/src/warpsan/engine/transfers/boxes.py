@@ -6,20 +6,10 @@ The rules are those of :mod:`warpsan.host.tensor_map`.
 from __future__ import annotations
 
 from warpsan.checks.orders import SAME_GPU
+from warpsan.engine.context import Context
 from warpsan.engine.layout import (
-    CHECKED,
     CONTINUES,
-    COPY_OF_SECTOR,
-    COUNTED_COPIES,
-    COUNTING,
-    CURRENT,
-    CURRENT_CTA,
-    CURRENT_LIVE,
-    GLOBAL,
-    GLOBAL_SHIFT,
-    GLOBAL_UNDEFINED,
     IN_GLOBAL,
-    LIVE,
     LOADS,
     MAP_AXES,
     MAP_BEGIN,
@@ -33,66 +23,47 @@ from warpsan.engine.layout import (
     MAP_SWIZZLE,
     RACE,
     SCOPE_SHIFT,
-    SCRATCH,
     SCRATCH_PLACES,
-    SECTORS,
-    TABLE,
-    TOUCHED,
-    TOUCHED_BYTES,
-    TR_BYTES,
-    TR_COMBINE,
-    TR_COORDINATES,
-    TR_CTA,
-    TR_KIND,
-    TR_LANE,
-    TR_LINEAR,
-    TR_MAP,
-    TR_OFFSET,
-    TR_PC,
-    TR_SOURCE,
-    TR_WARP,
-    TRACE,
-    WARP_WORDS,
-    WARPS,
     WITHIN,
 )
+from warpsan.engine.memory import TransferEntry
 from warpsan.engine.recorded import is_recorded, record_line
 from warpsan.engine.suspects import current_instruction, suspect
 from warpsan.engine.trace import trace_global
 from warpsan.engine.transfers.entries import origin_place, shared_place
 from warpsan.engine.watch import read_pieces, update_pieces, write_pieces, written_nearby
 from warpsan.engine.watch.undefined_global import bring_undefined, copy_undefined, define_global, update_undefined
-from warpsan.engine.words import call_operation, copy, fill, load32, load64, store32, store64
+from warpsan.engine.words import call_operation, copy, fill, load64, store64
 from warpsan.profile.tally import SECTOR
 
 __all__ = ["global_lines", "move_box", "put"]
 
 
-def global_lines(context: int, entry: int, kind: int) -> int:
+def global_lines(context: Context, entry: TransferEntry, kind: int) -> int:
     """Checks, counts and records the lines of a box in global memory that the issuing warp reads (1), writes (2), or
     combines with others (3). Returns a status."""
-    checked, counting = load64(context + 8 * CHECKED) | load64(context + 8 * TRACE), load64(context + 8 * COUNTING)
-    if (checked | counting | is_recorded(context, load64(entry + 8 * TR_PC))) == 0:
+    checked, counting = context.checked | context.trace, context.counting
+    if (checked | counting | is_recorded(context, entry.pc)) == 0:
         return 0
-    current_instruction(context, load64(entry + 8 * TR_PC))
-    warp = load64(entry + 8 * TR_WARP)
-    store64(context + 8 * CURRENT, warp)
-    store64(context + 8 * CURRENT_CTA, load64(entry + 8 * TR_LINEAR))
-    store64(context + 8 * CURRENT_LIVE, load64(load64(context + 8 * WARPS) + 8 * (WARP_WORDS * warp + LIVE)))
-    tensor = load64(entry + 8 * TR_MAP)
+    current_instruction(context, entry.pc)
+    warp = entry.warp
+    context.current = warp
+    context.current_cta = entry.linear_cta
+    context.current_live = context.warps[warp].live
+    tensor = entry.tensor_map
     if tensor == 0:
-        begin = load64(entry + 8 * TR_COORDINATES)
-        end = begin + load64(entry + 8 * TR_BYTES)
+        begin = entry.coordinates[0]
+        end = begin + entry.bytes
         record_line(context, entry, begin, end)
         count_sectors(context, begin, end, kind)
         add_sectors(context, entry, (end - 1) // SECTOR - begin // SECTOR + 1, end - begin)
-        return touch_line(context, begin, end, kind, load64(entry + 8 * TR_LANE)) if checked else 0
+        return touch_line(context, begin, end, kind, entry.lane) if checked else 0
     axes, item = load64(tensor + 8 * MAP_AXES), load64(tensor + 8 * MAP_ITEM)
     lines = load64(tensor + 8 * MAP_BYTES) // (load64(tensor + 8 * MAP_COUNTS) * item)
-    across = load64(entry + 8 * TR_COORDINATES)
+    across = entry.coordinates[0]
     low = max(across, 0)
     high = min(across + load64(tensor + 8 * MAP_COUNTS), load64(tensor + 8 * MAP_DIMS))
-    store64(context + 8 * COUNTED_COPIES, load64(context + 8 * COUNTED_COPIES) + 1)
+    context.counted_copies += 1
     sectors = 0
     total = 0
     for line in range(lines if low < high else 0):
@@ -101,7 +72,7 @@ def global_lines(context: int, entry: int, kind: int) -> int:
             continue
         outer += load64(tensor + 8 * MAP_BEGIN)
         begin, end = outer + low * item, outer + high * item
-        status = touch_line(context, begin, end, kind, load64(entry + 8 * TR_LANE)) if checked else 0
+        status = touch_line(context, begin, end, kind, entry.lane) if checked else 0
         if status != 0:
             return status
         total += end - begin
@@ -112,44 +83,44 @@ def global_lines(context: int, entry: int, kind: int) -> int:
     return 0
 
 
-def new_sectors(context: int, begin: int, end: int) -> int:
+def new_sectors(context: Context, begin: int, end: int) -> int:
     """The number of sectors of a range of global memory that the counted copy has not touched before."""
-    copies, copy = load64(context + 8 * COPY_OF_SECTOR), load64(context + 8 * COUNTED_COPIES)
+    copies, copy = context.copy_of_sector, context.counted_copies
     count = 0
     for sector in range(begin // SECTOR, (end - 1) // SECTOR + 1):
-        if load32(copies + 4 * sector) != copy:
-            store32(copies + 4 * sector, copy)
+        if copies[sector] != copy:
+            copies[sector] = copy
             count += 1
     return count
 
 
-def count_sectors(context: int, begin: int, end: int, kind: int) -> None:
+def count_sectors(context: Context, begin: int, end: int, kind: int) -> None:
     """The sectors of a range of global memory are read (1), written (2), or both (3)."""
-    if load64(context + 8 * COUNTING) != 0:
+    if context.counting != 0:
         many = (end - 1) // SECTOR - begin // SECTOR + 1
-        touched = load64(context + 8 * TOUCHED) + begin // SECTOR
+        touched = context.touched.at(begin // SECTOR)
         if kind & 1:
             fill(touched, 1, many)
         if kind & 2:
-            fill(touched + load64(context + 8 * TOUCHED_BYTES), 1, many)
+            fill(touched + context.touched_bytes, 1, many)
 
 
-def add_sectors(context: int, entry: int, sectors: int, total: int) -> None:
+def add_sectors(context: Context, entry: TransferEntry, sectors: int, total: int) -> None:
     """Count the sectors of a copy of that many bytes; lines of its box that overlap take fewer."""
-    if load64(context + 8 * COUNTING) != 0:
-        place = load64(context + 8 * SECTORS) + 16 * load64(entry + 8 * TR_PC)
-        store64(place, load64(place) + sectors)
-        store64(place + 8, load64(place + 8) + min(sectors, (total + SECTOR - 1) // SECTOR))
+    if context.counting != 0:
+        place = context.sectors.at(2 * entry.pc)
+        place[0] += sectors
+        place[1] += min(sectors, (total + SECTOR - 1) // SECTOR)
 
 
-def line_begin(tensor: int, entry: int, axes: int, line: int) -> int:
+def line_begin(tensor: int, entry: TransferEntry, axes: int, line: int) -> int:
     """The start of a line of a box, without its innermost coordinate, in bytes of the tensor; -1 if it is outside."""
     rest = line
     source = 0
     for axis in range(1, axes):
         count = load64(tensor + 8 * (MAP_COUNTS + axis))
         step = load64(tensor + 8 * (MAP_STEPS + axis))
-        place = load64(entry + 8 * (TR_COORDINATES + axis)) + step * (rest % count)
+        place = entry.coordinates[axis] + step * (rest % count)
         rest = rest // count
         if place < 0 or place >= load64(tensor + 8 * (MAP_DIMS + axis)):
             return -1
@@ -157,18 +128,18 @@ def line_begin(tensor: int, entry: int, axes: int, line: int) -> int:
     return source
 
 
-def touch_line(context: int, begin: int, end: int, kind: int, issuer: int) -> int:
+def touch_line(context: Context, begin: int, end: int, kind: int, issuer: int) -> int:
     """The issuer, a lane of the current warp, reads (1) or writes (2) a range of global memory, or updates it
     atomically (3). Returns a status."""
-    if load64(context + 8 * TRACE) != 0:
+    if context.trace != 0:
         trace_global(context, begin, end)
         return 0
-    looks = load64(context + 8 * GLOBAL_UNDEFINED)
+    looks = context.global_undefined
     if kind == 1 and written_nearby(context, begin, end):  # is there a fence between the proxies?
-        status = suspect(context, IN_GLOBAL, begin >> load64(context + 8 * GLOBAL_SHIFT), RACE)
+        status = suspect(context, IN_GLOBAL, begin >> context.global_shift, RACE)
         if status != 0:
             return status
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    places = context.scratch + SCRATCH_PLACES
     width = min(16, (begin | end) & -(begin | end))
     at = begin
     while at < end:
@@ -190,7 +161,7 @@ def touch_line(context: int, begin: int, end: int, kind: int, issuer: int) -> in
     return 0
 
 
-def look_at_pieces(context: int, mask: int, width: int, kind: int) -> int:
+def look_at_pieces(context: Context, mask: int, width: int, kind: int) -> int:
     """Look for unwritten bytes among pieces that a copy reads (1) or updates (3); its destination (2) becomes
     defined. Returns a status."""
     if kind == 1:
@@ -198,31 +169,31 @@ def look_at_pieces(context: int, mask: int, width: int, kind: int) -> int:
     return update_undefined(context, mask, width) if kind == 3 else define_global(context, mask, width)
 
 
-def move_box(context: int, entry: int) -> None:
+def move_box(context: Context, entry: TransferEntry) -> None:
     """Copy a box line by line, in either direction: 16-byte chunks of shared memory in the order of the swizzle.
     Plain bytes are one line."""
-    tensor = load64(entry + 8 * TR_MAP)
-    loads = load64(entry + 8 * TR_KIND) == LOADS
-    if load64(entry + 8 * TR_KIND) == WITHIN:
-        copy(shared_place(context, entry), origin_place(context, entry), load64(entry + 8 * TR_BYTES))
+    tensor = entry.tensor_map
+    loads = entry.kind == LOADS
+    if entry.kind == WITHIN:
+        copy(shared_place(context, entry), origin_place(context, entry), entry.bytes)
         return
     if tensor == 0:
-        origin = load64(entry + 8 * TR_SOURCE) if load64(entry + 8 * TR_SOURCE) != 0 else shared_place(context, entry)
-        far = load64(context + 8 * GLOBAL) + load64(entry + 8 * TR_COORDINATES)
+        origin = entry.source if entry.source != 0 else shared_place(context, entry)
+        far = context.arena + entry.coordinates[0]
         if loads:
-            bring(context, entry, origin, far, load64(entry + 8 * TR_BYTES))
+            bring(context, entry, origin, far, entry.bytes)
         else:
-            put(context, entry, far, origin, load64(entry + 8 * TR_BYTES))
+            put(context, entry, far, origin, entry.bytes)
         return
     axes, item, swizzle = load64(tensor + 8 * MAP_AXES), load64(tensor + 8 * MAP_ITEM), load64(tensor + 8 * MAP_SWIZZLE)
     inner = load64(tensor + 8 * MAP_COUNTS) * item
     lines = load64(tensor + 8 * MAP_BYTES) // inner
-    offset = load64(entry + 8 * TR_OFFSET)
+    offset = entry.offset
     begin = shared_place(context, entry) - offset
-    if load64(entry + 8 * TR_SOURCE) != 0:
-        begin = load64(entry + 8 * TR_SOURCE) - offset
-    base = load64(context + 8 * GLOBAL) + load64(tensor + 8 * MAP_BEGIN)
-    across = load64(entry + 8 * TR_COORDINATES)
+    if entry.source != 0:
+        begin = entry.source - offset
+    base = context.arena + load64(tensor + 8 * MAP_BEGIN)
+    across = entry.coordinates[0]
     limit = load64(tensor + 8 * MAP_DIMS)
     for line in range(lines):
         outer = line_begin(tensor, entry, axes, line)
@@ -248,17 +219,17 @@ def move_box(context: int, entry: int) -> None:
                     put(context, entry, source + 16 * chunk + item * k, target + item * k, item)
 
 
-def bring(context: int, entry: int, target: int, source: int, size: int) -> None:
+def bring(context: Context, entry: TransferEntry, target: int, source: int, size: int) -> None:
     """A copy writes bytes of global memory to shared memory."""
     copy(target, source, size)
-    bring_undefined(context, load64(entry + 8 * TR_CTA), target, source, size, load64(entry + 8 * TR_PC))
+    bring_undefined(context, entry.cta, target, source, size, entry.pc)
 
 
-def put(context: int, entry: int, target: int, source: int, size: int) -> None:
+def put(context: Context, entry: TransferEntry, target: int, source: int, size: int) -> None:
     """A copy writes bytes, or combines them with the stored ones."""
-    combine = load64(entry + 8 * TR_COMBINE)
+    combine = entry.combine
     if combine == 0:
         copy(target, source, size)
         return
-    function = load64(load64(context + 8 * TABLE) + 8 * ((combine & 0xFFFF) - 1))
+    function = context.table[(combine & 0xFFFF) - 1]
     call_operation(function, target, source, size // (combine >> 16), context)

@@ -3,67 +3,34 @@
 from __future__ import annotations
 
 from warpsan.engine.clocks import comes_before, first_of_cluster, operation_time, warps_of_cluster
+from warpsan.engine.context import Context
 from warpsan.engine.flights import copy_issued, doubt, read_range
 from warpsan.engine.layout import (
-    CHECKED,
-    CLUSTER,
     COPY_CASTS,
     COPY_COMBINE,
     COPY_PC,
     COPY_SIGNAL,
-    COUNTING,
-    CTA_COUNT,
-    CTAS,
-    CURRENT_STATE,
     FULL,
-    GRANULE_SHIFT,
     ILLEGAL,
     LANDED,
-    LISTS,
     LOADS,
     MAP_ITEM,
     MAP_KIND,
-    MB_CTA,
-    MB_OFFSET,
-    MB_TAG,
-    MB_UNFENCED,
     MBARRIER_RULE,
-    MBARRIER_WORDS,
-    MBARRIERS,
     MOST_MBARRIERS,
     OF_COPIES,
-    OPERANDS,
     RACE,
-    RANKS,
-    READ_TAG,
-    SCRATCH,
     SCRATCH_PLACES,
-    SHARED_LIMIT,
     STORES,
     TENSOR_MAP,
-    TR_BYTES,
-    TR_COMBINE,
-    TR_CTA,
-    TR_DATA,
-    TR_KIND,
-    TR_MAP,
-    TR_MBARRIER,
-    TR_OFFSET,
-    TR_ORIGIN,
-    TR_ORIGIN_CTA,
-    TR_PC,
-    TR_READ_TIME,
-    TR_TIME,
-    TR_WARP,
-    TRANSFER_SERIAL,
-    TRANSFER_WORDS,
-    WARP_CTA,
     WITHIN,
     WORDS,
 )
 from warpsan.engine.mbarriers import actor_of, cta_alive, cta_of, mbarrier_at, offset_of
+from warpsan.engine.memory import Mbarrier, Record, TransferEntry
 from warpsan.engine.recorded import is_recorded, record_lines, record_shared
 from warpsan.engine.suspects import broken_rule, current_instruction
+from warpsan.engine.tags import global_tag
 from warpsan.engine.trace import next_serial
 from warpsan.engine.traffic import count_shared
 from warpsan.engine.transfers.boxes import global_lines
@@ -74,98 +41,98 @@ from warpsan.engine.words import copy, load32, load64, store64
 __all__ = ["copy_within", "load_box", "load_bytes", "store_box", "store_bytes", "store_words"]
 
 
-def load_box(registers: int, record: int, mask: int, context: int) -> int:
+def load_box(registers: int, record: Record, mask: int, context: Context) -> int:
     """``cp.async.bulk.tensor`` to shared memory."""
     return issue(registers, record, mask, context, LOADS, 1)
 
 
-def load_bytes(registers: int, record: int, mask: int, context: int) -> int:
+def load_bytes(registers: int, record: Record, mask: int, context: Context) -> int:
     """``cp.async.bulk`` to shared memory."""
     return issue(registers, record, mask, context, LOADS, 0)
 
 
-def store_box(registers: int, record: int, mask: int, context: int) -> int:
+def store_box(registers: int, record: Record, mask: int, context: Context) -> int:
     """``cp.async.bulk.tensor`` or its reduction to global memory."""
     return issue(registers, record, mask, context, STORES, 1)
 
 
-def store_bytes(registers: int, record: int, mask: int, context: int) -> int:
+def store_bytes(registers: int, record: Record, mask: int, context: Context) -> int:
     """``cp.async.bulk`` or its reduction to global memory."""
     return issue(registers, record, mask, context, STORES, 0)
 
 
-def copy_within(registers: int, record: int, mask: int, context: int) -> int:
+def copy_within(registers: int, record: Record, mask: int, context: Context) -> int:
     """``cp.async.bulk`` or its reduction from the own shared memory to that of another CTA of the cluster."""
     return issue(registers, record, mask, context, WITHIN, 0)
 
 
-def issue(registers: int, record: int, mask: int, context: int, kind: int, boxes: int) -> int:
+def issue(registers: int, record: Record, mask: int, context: Context, kind: int, boxes: int) -> int:
     """Lanes issue copies of a kind, of boxes or of bytes, one after the other. Returns a status."""
-    current_instruction(context, load32(record + 4 * (OPERANDS + COPY_PC)))
-    store64(context + 8 * TRANSFER_SERIAL, next_serial(context))
+    current_instruction(context, record.operands[COPY_PC])
+    context.transfer_serial = next_serial(context)
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
         if boxes:
-            entry = box_entry(registers, record, lane, context, kind)
+            place = box_entry(registers, record, lane, context, kind)
         else:
-            entry = bytes_entry(registers, record, lane, context, kind)
-        status = issue_one(registers, record, lane, context, entry) if entry >= 64 else entry
+            place = bytes_entry(registers, record, lane, context, kind)
+        status = issue_one(registers, record, lane, context, TransferEntry(place)) if place >= 64 else place
         if status != 0:
             return status
-    record_lines(context, load32(record + 4 * (OPERANDS + COPY_PC)))
+    record_lines(context, record.operands[COPY_PC])
     return 0
 
 
-def issue_one(registers: int, record: int, lane: int, context: int, entry: int) -> int:
+def issue_one(registers: int, record: Record, lane: int, context: Context, entry: TransferEntry) -> int:
     """A lane issues the copy of an entry. Returns a status."""
-    kind = load64(entry + 8 * TR_KIND)
-    store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + COPY_PC)))
+    kind = entry.kind
+    entry.pc = record.operands[COPY_PC]
     if kind != LOADS:
-        status = set_combination(context, entry, load32(record + 4 * (OPERANDS + COPY_COMBINE)))
-        if status != 0 or load64(entry + 8 * TR_KIND) == LANDED:
+        status = set_combination(context, entry, record.operands[COPY_COMBINE])
+        if status != 0 or entry.kind == LANDED:
             return status
         if kind == STORES:
             return begin_store(context, entry, lane)
     mbarrier = named_mbarrier(context, lane_address(registers, record, COPY_SIGNAL, lane))
     if mbarrier == 0:
-        store64(entry + 8 * TR_KIND, LANDED)
+        entry.kind = LANDED
         return broken_rule(context, MBARRIER_RULE)
-    store64(entry + 8 * TR_MBARRIER, mbarrier)
-    casts = load32(record + 4 * (OPERANDS + COPY_CASTS))
+    entry.mbarrier = mbarrier
+    casts = record.operands[COPY_CASTS]
     if kind == LOADS and casts >= 0:
         return multicast(context, entry, load32((registers + casts + 2 * lane) & ~3) >> 16 * (lane & 1) & 0xFFFF)
     return begin_load(context, entry, 1, 1)
 
 
-def set_combination(context: int, entry: int, combine: int) -> int:
+def set_combination(context: Context, entry: TransferEntry, combine: int) -> int:
     """The combination of a copy's elements; for a box, by the type of its tensor's elements, or none if that type
     has no such combination. Returns a status."""
-    tensor = load64(entry + 8 * TR_MAP)
+    tensor = entry.tensor_map
     if tensor == 0:
-        store64(entry + 8 * TR_COMBINE, combine)
+        entry.combine = combine
     elif combine >= 0:
         kind = load64(tensor + 8 * MAP_KIND)
-        number = load32(load64(context + 8 * LISTS) + 4 * (combine + kind)) if kind >= 0 else 0
+        number = context.lists[combine + kind] if kind >= 0 else 0
         if number == 0:
-            store64(entry + 8 * TR_KIND, LANDED)
+            entry.kind = LANDED
             return broken_rule(context, TENSOR_MAP)
-        store64(entry + 8 * TR_COMBINE, load64(tensor + 8 * MAP_ITEM) << 16 | number)
+        entry.combine = load64(tensor + 8 * MAP_ITEM) << 16 | number
     return 0
 
 
-def multicast(context: int, model: int, ranks: int) -> int:
+def multicast(context: Context, model: TransferEntry, ranks: int) -> int:
     """A box is copied to the same place of several CTAs, and signals the same mbarrier of each. Returns a status.
 
     Global memory is read once.
     """
-    entry = load64(context + 8 * SCRATCH)  # entries may move while others are added
-    copy(entry, model, 8 * TRANSFER_WORDS)
-    store64(model + 8 * TR_KIND, LANDED)
-    offset = load64(load64(entry + 8 * TR_MBARRIER) + 8 * MB_OFFSET)
+    entry = TransferEntry(context.scratch)  # entries may move while others are added
+    copy(entry, model, TransferEntry.byte_size)
+    model.kind = LANDED
+    offset = entry.mbarrier.offset
     reads = 1
-    first = first_of_cluster(context, load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA))
-    for rank in range(load64(context + 8 * RANKS)):
+    first = first_of_cluster(context, context.current_warp.cta)
+    for rank in range(context.cluster_size):
         if ranks >> rank & 1 == 0:
             continue
         cta = first + rank
@@ -179,9 +146,9 @@ def multicast(context: int, model: int, ranks: int) -> int:
         place = next_entry(context)
         if place == 0:
             return FULL
-        copy(place, entry, 8 * TRANSFER_WORDS)
-        store64(place + 8 * TR_CTA, cta)
-        store64(place + 8 * TR_MBARRIER, mbarrier)
+        copy(place, entry, TransferEntry.byte_size)
+        place.cta = cta
+        place.mbarrier = mbarrier
         status = begin_load(context, place, 1, reads)
         if status != 0:
             return status
@@ -189,28 +156,28 @@ def multicast(context: int, model: int, ranks: int) -> int:
     return 0
 
 
-def store_words(registers: int, record: int, mask: int, context: int) -> int:
+def store_words(registers: int, record: Record, mask: int, context: Context) -> int:
     """``st.async`` and ``red.async``: operands are the row and offset of the address, of the mbarrier's, bytes of an
     element, their number, the pc, their combination with the stored values (0: overwrite), and their rows."""
-    current_instruction(context, load32(record + 4 * (OPERANDS + 6)))
-    store64(context + 8 * TRANSFER_SERIAL, next_serial(context))
-    element, many = load32(record + 4 * (OPERANDS + 4)), load32(record + 4 * (OPERANDS + 5))
+    current_instruction(context, record.operands[6])
+    context.transfer_serial = next_serial(context)
+    element, many = record.operands[4], record.operands[5]
     size = element * many
-    if load64(context + 8 * COUNTING) | is_recorded(context, load32(record + 4 * (OPERANDS + 6))):
-        row, shift = registers + load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-        places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    if context.counting | is_recorded(context, record.operands[6]):
+        row, shift = registers + record.operands[0], record.operands[1]
+        places = context.scratch + SCRATCH_PLACES
         for lane in range(32):
             store64(places + 8 * lane, offset_of(load64(row + 8 * lane) + shift))
-        record_shared(context, mask, size, load32(record + 4 * (OPERANDS + 6)))
-        if load64(context + 8 * COUNTING) != 0:
-            count_shared(context, mask, size, load32(record + 4 * (OPERANDS + 6)), 0)
+        record_shared(context, mask, size, record.operands[6])
+        if context.counting != 0:
+            count_shared(context, mask, size, record.operands[6], 0)
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
         address = lane_address(registers, record, 0, lane)
         signal = lane_address(registers, record, 2, lane)
         cta, offset = cta_of(context, address), offset_of(address)
-        if cta < 0 or offset & (size - 1) or offset > load64(context + 8 * SHARED_LIMIT) - size:
+        if cta < 0 or offset & (size - 1) or offset > context.shared_limit - size:
             status = broken_rule(context, ILLEGAL)
             if status != 0:
                 return status
@@ -222,84 +189,85 @@ def store_words(registers: int, record: int, mask: int, context: int) -> int:
                 return status
             if mbarrier == 0:  # this lane is left out
                 continue
-        entry = new_entry(context, WORDS, lane, cta, offset, size)
-        if entry < 64:
-            return entry
-        store64(entry + 8 * TR_MBARRIER, mbarrier)
-        store64(entry + 8 * TR_COMBINE, load32(record + 4 * (OPERANDS + 7)))
-        store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + 6)))
+        place = new_entry(context, WORDS, lane, cta, offset, size)
+        if place < 64:
+            return place
+        entry = TransferEntry(place)
+        entry.mbarrier = mbarrier
+        entry.combine = record.operands[7]
+        entry.pc = record.operands[6]
         for k in range(many):
-            row = registers + load32(record + 4 * (OPERANDS + 8 + k))
-            copy(entry + 8 * TR_DATA + element * k, row + element * lane, element)
+            row = registers + record.operands[8 + k]
+            copy(entry.data + element * k, row + element * lane, element)
         status = begin_load(context, entry, 0, 0)
         if status != 0:
             return status
     return 0
 
 
-def named_mbarrier(context: int, address: int) -> int:
+def named_mbarrier(context: Context, address: int) -> Mbarrier:
     """The mbarrier at an address of shared::cluster; 0 if there is none."""
     home = cta_of(context, address)
-    return mbarrier_at(context, home, offset_of(address)) if home >= 0 else 0
+    return mbarrier_at(context, home, offset_of(address)) if home >= 0 else Mbarrier(0)
 
 
-def begin_load(context: int, entry: int, proxy: int, reads: int) -> int:
+def begin_load(context: Context, entry: TransferEntry, proxy: int, reads: int) -> int:
     """A copy to shared memory is issued; ``reads`` is whether it reads global memory itself. Returns a status."""
     status = announce_load(context, entry, proxy, reads)
     return status if status != 0 else begin_transfer(context, entry)
 
 
-def announce_load(context: int, entry: int, proxy: int, reads: int) -> int:
+def announce_load(context: Context, entry: TransferEntry, proxy: int, reads: int) -> int:
     """Checks and counts a copy to shared memory at its issue. Returns a status.
 
     ``reads`` is whether it reads global memory itself.
     """
-    if load64(entry + 8 * TR_KIND) == LOADS and reads:
-        store64(context + 8 * READ_TAG, copy_tag(context, load64(entry + 8 * TR_MBARRIER)))
+    if entry.kind == LOADS and reads:
+        context.read_tag = copy_tag(context, entry.mbarrier)
         status = global_lines(context, entry, 1)
-        store64(context + 8 * READ_TAG, 0)
+        context.read_tag = 0
         if status != 0:
             return status
-    if load64(context + 8 * CHECKED) == 0:
+    if context.checked == 0:
         return 0
-    warp, mbarrier = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_MBARRIER)
+    warp, mbarrier = entry.warp, entry.mbarrier
     status = 0
-    if comes_before(context, warp, load64(mbarrier + 8 * MB_TAG)) == 0:
-        granule = load64(mbarrier + 8 * MB_OFFSET) >> load64(context + 8 * GRANULE_SHIFT)
-        status = doubt(context, load64(mbarrier + 8 * MB_CTA), granule, RACE)
-    if status == 0 and load64(entry + 8 * TR_KIND) != WORDS and load64(mbarrier + 8 * MB_UNFENCED) != 0:
-        granule = load64(entry + 8 * TR_OFFSET) >> load64(context + 8 * GRANULE_SHIFT)
-        status = doubt(context, load64(entry + 8 * TR_CTA), granule, MBARRIER_RULE)  # its destination is watched
+    if comes_before(context, warp, mbarrier.tag) == 0:
+        granule = mbarrier.offset >> context.granule_shift
+        status = doubt(context, mbarrier.cta, granule, RACE)
+    if status == 0 and entry.kind != WORDS and mbarrier.unfenced != 0:
+        granule = entry.offset >> context.granule_shift
+        status = doubt(context, entry.cta, granule, MBARRIER_RULE)  # its destination is watched
     if status != 0:
         return status
-    if load64(entry + 8 * TR_KIND) == WITHIN:
+    if entry.kind == WITHIN:
         status = announce_origin(context, entry)
         if status != 0:
             return status
-    if load64(entry + 8 * TR_COMBINE) != 0:  # atomic, and checked when it lands
+    if entry.combine != 0:  # atomic, and checked when it lands
         return 0
-    actor, cta = actor_of(context, mbarrier), load64(entry + 8 * TR_CTA)
-    time = copy_issued(context, warp, cta, load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES), actor, proxy)
-    store64(entry + 8 * TR_TIME, time)
+    actor, cta = actor_of(context, mbarrier), entry.cta
+    time = copy_issued(context, warp, cta, entry.offset, entry.bytes, actor, proxy)
+    entry.time = time
     return time if time < 64 else 0
 
 
-def copy_tag(context: int, mbarrier: int) -> int:
+def copy_tag(context: Context, mbarrier: Mbarrier) -> int:
     """The tag that a copy completing on an mbarrier leaves in the global memory that it reads; 0 without checks."""
-    if load64(context + 8 * CHECKED) == 0:
+    if context.checked == 0:
         return 0
-    number = (mbarrier - load64(context + 8 * MBARRIERS)) // (8 * MBARRIER_WORDS)
-    cta = load64(context + 8 * CLUSTER) * load64(context + 8 * CTA_COUNT) + number // MOST_MBARRIERS
-    linear = load64(load64(context + 8 * CTAS) + 8 * cta) + 1
+    number = (mbarrier - context.mbarriers) // Mbarrier.byte_size
+    cta = context.cluster * context.cta_count + number // MOST_MBARRIERS
+    linear = context.ctas[cta] + 1
     time = operation_time(context, actor_of(context, mbarrier))
-    return linear << 40 | time << 8 | OF_COPIES + number % MOST_MBARRIERS
+    return global_tag(linear, time, OF_COPIES + number % MOST_MBARRIERS)
 
 
-def announce_origin(context: int, entry: int) -> int:
+def announce_origin(context: Context, entry: TransferEntry) -> int:
     """Checks the shared memory that a copy within the cluster reads, at its issue. Returns a status."""
-    warp = load64(entry + 8 * TR_WARP)
-    twin = warps_of_cluster(context) + warp
-    time = operation_time(context, twin)
-    store64(entry + 8 * TR_READ_TIME, time)
-    origin, size = load64(entry + 8 * TR_ORIGIN), load64(entry + 8 * TR_BYTES)
-    return read_range(context, load64(entry + 8 * TR_ORIGIN_CTA), origin, size, warp, twin, time, 0)
+    warp = entry.warp
+    async_actor = warps_of_cluster(context) + warp
+    time = operation_time(context, async_actor)
+    entry.coordinates[2] = time
+    origin, size = entry.coordinates[0], entry.bytes
+    return read_range(context, entry.coordinates[1], origin, size, warp, async_actor, time, 0)

@@ -8,62 +8,25 @@ kept until then, or until the buffer is full.
 from __future__ import annotations
 
 from warpsan.engine.clocks import completed, operation_time, release_to, warps_of_cluster
+from warpsan.engine.context import Context
 from warpsan.engine.copies import count_unwaited
 from warpsan.engine.flights import copy_came, others_know, read_range, reads_range_complete
 from warpsan.engine.layout import (
     ARRIVALS,
     ASYNC,
     BACKWARD,
-    BULK_GROUPS,
-    CAPTURED,
-    CAPTURED_BYTES,
-    CAPTURED_END,
-    CHECKED,
-    COUNTING,
-    CURRENT,
-    CURRENT_STATE,
     DRAWN,
-    EARLY,
     EVERY_LANE,
     LANDED,
-    MB_BYTES,
-    OPERANDS,
-    ORDER,
-    SCRATCH,
     SCRATCH_PLACES,
     STORES,
-    TR_BYTES,
-    TR_COMBINE,
-    TR_CTA,
-    TR_DATA,
-    TR_GROUP,
-    TR_KIND,
-    TR_LANE,
-    TR_MAP,
-    TR_MBARRIER,
-    TR_OFFSET,
-    TR_ORIGIN,
-    TR_ORIGIN_CTA,
-    TR_PC,
-    TR_READ_TIME,
-    TR_SERIAL,
-    TR_SOURCE,
-    TR_STATE,
-    TR_TIME,
-    TR_WARP,
-    TRANSFER_COUNT,
-    TRANSFER_FIRST,
-    TRANSFER_ROOM,
-    TRANSFER_WORDS,
-    TRANSFERS,
     WAITED_FOR,
-    WARP_WORDS,
-    WARPS,
     WITHIN,
     WORDS,
     WRITTEN_OUT,
 )
-from warpsan.engine.mbarriers import actor_of, bytes_came, bytes_counted, cta_alive, is_far, vectors_of
+from warpsan.engine.mbarriers import actor_of, bytes_came, bytes_counted, cta_alive, is_remote, vectors_of
+from warpsan.engine.memory import Record, TransferEntry
 from warpsan.engine.recorded import record_lines, record_update
 from warpsan.engine.reset import draw
 from warpsan.engine.suspects import broken_rule, current_instruction
@@ -73,7 +36,7 @@ from warpsan.engine.transfers.arrivals import land_arrivals
 from warpsan.engine.transfers.boxes import global_lines, move_box, put
 from warpsan.engine.transfers.entries import origin_place, shared_place
 from warpsan.engine.watch.cluster_memory import UPDATES, watch_cluster
-from warpsan.engine.words import copy, fill, load32, load64, store32, store64
+from warpsan.engine.words import copy, fill, load32, store32, store64
 from warpsan.host.memory import RANK_SHIFT
 
 __all__ = ["begin_store", "begin_transfer", "commit_transfers", "drained", "land_next", "wait_for_transfers"]
@@ -82,96 +45,96 @@ _NEARLY = 1024
 """Free entries left for copies when stores write the data that they have read."""
 
 
-def begin_transfer(context: int, entry: int) -> int:
+def begin_transfer(context: Context, entry: TransferEntry) -> int:
     """A copy to shared memory begins: in the early mode it lands at once, otherwise its destination is poison.
     Returns a status."""
-    if load64(context + 8 * EARLY) != 0:
+    if context.early != 0:
         return land(context, entry)
-    if load64(entry + 8 * TR_COMBINE) != 0:
+    if entry.combine != 0:
         return 0
-    fill(shared_place(context, entry), 0xFF, load64(entry + 8 * TR_BYTES))
+    fill(shared_place(context, entry), 0xFF, entry.bytes)
     return 0
 
 
-def begin_store(context: int, entry: int, lane: int) -> int:
+def begin_store(context: Context, entry: TransferEntry, lane: int) -> int:
     """A store joins the current bulk group of its lane, and reads shared memory from now on. Returns a status."""
-    groups = load64(context + 8 * CURRENT_STATE) + 8 * BULK_GROUPS
-    store64(entry + 8 * TR_GROUP, load32(groups + 4 * lane))
-    if load64(context + 8 * CHECKED) != 0:
-        warp, cta = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_CTA)
-        twin = warps_of_cluster(context) + warp
-        time = operation_time(context, twin)
-        store64(entry + 8 * TR_TIME, time)
-        offset, size = load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES)
-        status = read_range(context, cta, offset, size, warp, twin, time, load64(entry + 8 * TR_MAP) == 0)
+    groups = context.current_warp.bulk_groups
+    entry.group = load32(groups + 4 * lane)
+    if context.checked != 0:
+        warp, cta = entry.warp, entry.cta
+        async_actor = warps_of_cluster(context) + warp
+        time = operation_time(context, async_actor)
+        entry.time = time
+        offset, size = entry.offset, entry.bytes
+        status = read_range(context, cta, offset, size, warp, async_actor, time, entry.tensor_map == 0)
         if status != 0:
             return status
-    return write_out(context, entry) if load64(context + 8 * EARLY) != 0 else 0
+    return write_out(context, entry) if context.early != 0 else 0
 
 
-def write_out(context: int, entry: int) -> int:
+def write_out(context: Context, entry: TransferEntry) -> int:
     """A store writes global memory. Returns a status."""
-    status = global_lines(context, entry, 3 if load64(entry + 8 * TR_COMBINE) != 0 else 2)
-    record_lines(context, load64(entry + 8 * TR_PC))
+    status = global_lines(context, entry, 3 if entry.combine != 0 else 2)
+    record_lines(context, entry.pc)
     if status != 0:
         return status
     move_box(context, entry)
-    store64(entry + 8 * TR_STATE, load64(entry + 8 * TR_STATE) | WRITTEN_OUT)
+    entry.state |= WRITTEN_OUT
     return 0
 
 
-def capture(context: int, entry: int) -> int:
+def capture(context: Context, entry: TransferEntry) -> int:
     """A store reads its box, and writes it later. Returns a status."""
-    end, size = load64(context + 8 * CAPTURED_END), load64(entry + 8 * TR_BYTES)
-    nearly = load64(context + 8 * TRANSFER_COUNT) > load64(context + 8 * TRANSFER_ROOM) - _NEARLY
-    if nearly or end + size > load64(context + 8 * CAPTURED_BYTES):
+    end, size = context.captured_end, entry.bytes
+    nearly = context.transfer_count > context.transfer_room - _NEARLY
+    if nearly or end + size > context.captured_bytes:
         status = write_captured(context)
         if status != 0:
             return status
         end = 0
-    store64(context + 8 * CAPTURED_END, end + size)
-    target = load64(context + 8 * CAPTURED) + end
+    context.captured_end = end + size
+    target = context.captured + end
     copy(target, shared_place(context, entry), size)
-    store64(entry + 8 * TR_SOURCE, target)
+    entry.source = target
     return 0
 
 
-def write_captured(context: int) -> int:
+def write_captured(context: Context) -> int:
     """The buffer of data that stores have read is full: all of these stores write now, as they may at any time.
     Returns a status."""
-    first, count = load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)
-    base = load64(context + 8 * TRANSFERS)
+    first, count = context.transfer_first, context.transfer_count
+    base = context.transfers
     for k in range(first, count):
-        captured = base + 8 * TRANSFER_WORDS * k
-        if in_flight(captured) and load64(captured + 8 * TR_SOURCE) != 0:
-            status = land_all(context, load64(captured + 8 * TR_SERIAL))
+        captured = base[k]
+        if in_flight(captured) and captured.source != 0:
+            status = land_all(context, captured.serial)
             if status != 0:
                 return status
     return 0
 
 
-def commit_transfers(registers: int, record: int, mask: int, context: int) -> int:
+def commit_transfers(registers: int, record: Record, mask: int, context: Context) -> int:
     """``cp.async.bulk.commit_group``: close the current bulk group of each lane."""
-    state = load64(context + 8 * CURRENT_STATE)
-    groups = state + 8 * BULK_GROUPS
+    state = context.current_warp
+    groups = state.bulk_groups
     for lane in range(32):
         if mask >> lane & 1:
             store32(groups + 4 * lane, load32(groups + 4 * lane) + 1)
     return 0
 
 
-def wait_for_transfers(registers: int, record: int, mask: int, context: int) -> int:
+def wait_for_transfers(registers: int, record: Record, mask: int, context: Context) -> int:
     """``cp.async.bulk.wait_group``: complete the stores of the active lanes but those of their last groups, whose
     number is operand 0; or only their reading, by operand 1. Returns a status."""
-    keep, reads_only = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-    warp, current = load64(context + 8 * CURRENT), load64(context + 8 * CURRENT_STATE)
-    groups = current + 8 * BULK_GROUPS
-    for k in range(load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)):
-        entry = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
-        if load64(entry + 8 * TR_KIND) != STORES or load64(entry + 8 * TR_WARP) != warp:
+    keep, reads_only = record.operands[0], record.operands[1]
+    warp, current = context.current, context.current_warp
+    groups = current.bulk_groups
+    for k in range(context.transfer_first, context.transfer_count):
+        entry = context.transfers[k]
+        if entry.kind != STORES or entry.warp != warp:
             continue
-        lane, state = load64(entry + 8 * TR_LANE), load64(entry + 8 * TR_STATE)
-        if mask >> lane & 1 == 0 or load64(entry + 8 * TR_GROUP) >= load32(groups + 4 * lane) - keep:
+        lane, state = entry.lane, entry.state
+        if mask >> lane & 1 == 0 or entry.group >= load32(groups + 4 * lane) - keep:
             continue
         status = 0
         if state & WRITTEN_OUT == 0 and reads_only == 0:
@@ -184,38 +147,38 @@ def wait_for_transfers(registers: int, record: int, mask: int, context: int) -> 
     return 0
 
 
-def waited_for(context: int, entry: int) -> None:
+def waited_for(context: Context, entry: TransferEntry) -> None:
     """The lane of a store has waited for its reading, or for all of it."""
-    state = load64(entry + 8 * TR_STATE)
-    if state & WAITED_FOR == 0 and load64(context + 8 * CHECKED) != 0:
-        offset, size, warp = load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES), load64(entry + 8 * TR_WARP)
-        reads_range_complete(context, load64(entry + 8 * TR_CTA), offset, size)
-        completed(context, warp, warps_of_cluster(context) + warp, load64(entry + 8 * TR_TIME))
-    store64(entry + 8 * TR_STATE, state | WAITED_FOR)
+    state = entry.state
+    if state & WAITED_FOR == 0 and context.checked != 0:
+        offset, size, warp = entry.offset, entry.bytes, entry.warp
+        reads_range_complete(context, entry.cta, offset, size)
+        completed(context, warp, warps_of_cluster(context) + warp, entry.time)
+    entry.state = state | WAITED_FOR
     if state & WRITTEN_OUT:
-        store64(entry + 8 * TR_KIND, LANDED)
+        entry.kind = LANDED
 
 
-def in_flight(entry: int) -> int:
+def in_flight(entry: TransferEntry) -> int:
     """Whether a copy has not landed yet."""
-    return load64(entry + 8 * TR_KIND) != LANDED and load64(entry + 8 * TR_STATE) & WRITTEN_OUT == 0
+    return entry.kind != LANDED and entry.state & WRITTEN_OUT == 0
 
 
-def land_next(context: int) -> int:
+def land_next(context: Context) -> int:
     """Nothing else can run: the copies of one instruction land. Returns a status; -1 if there are none."""
-    first, count = load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)
-    base = load64(context + 8 * TRANSFERS)
-    while first < count and load64(base + 8 * (TRANSFER_WORDS * first + TR_KIND)) == LANDED:
+    first, count = context.transfer_first, context.transfer_count
+    base = context.transfers
+    while first < count and base[first].kind == LANDED:
         first += 1
-    store64(context + 8 * TRANSFER_FIRST, first)
-    newest = load64(context + 8 * ORDER) == BACKWARD
-    if load64(context + 8 * ORDER) == DRAWN:
+    context.transfer_first = first
+    newest = context.order == BACKWARD
+    if context.order == DRAWN:
         newest = draw(context, 2) == 1
     serial = -1
     for k in range(count - first):
-        entry = base + 8 * TRANSFER_WORDS * (count - 1 - k if newest else first + k)
+        entry = base[count - 1 - k if newest else first + k]
         if in_flight(entry):
-            serial = load64(entry + 8 * TR_SERIAL)
+            serial = entry.serial
             break
     if serial < 0:
         return -1
@@ -223,24 +186,24 @@ def land_next(context: int) -> int:
     return status if status != 0 else signal_all(context, serial)
 
 
-def begin_of(context: int, serial: int) -> int:
+def begin_of(context: Context, serial: int) -> int:
     """The number of the first copy of one instruction: copies are in the order of their instructions."""
-    low, high = load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)
+    low, high = context.transfer_first, context.transfer_count
     while low < high:
         middle = low + high >> 1
-        if load64(load64(context + 8 * TRANSFERS) + 8 * (TRANSFER_WORDS * middle + TR_SERIAL)) < serial:
+        if context.transfers[middle].serial < serial:
             low = middle + 1
         else:
             high = middle
     return low
 
 
-def land_all(context: int, serial: int) -> int:
+def land_all(context: Context, serial: int) -> int:
     """The copies of one instruction that are in flight land. Returns a status."""
     trace_advance(context, serial)
-    for k in range(begin_of(context, serial), load64(context + 8 * TRANSFER_COUNT)):
-        entry = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
-        if load64(entry + 8 * TR_SERIAL) != serial:
+    for k in range(begin_of(context, serial), context.transfer_count):
+        entry = context.transfers[k]
+        if entry.serial != serial:
             break
         if in_flight(entry):
             status = land(context, entry)
@@ -249,116 +212,116 @@ def land_all(context: int, serial: int) -> int:
     return 0
 
 
-def land(context: int, entry: int) -> int:
+def land(context: Context, entry: TransferEntry) -> int:
     """A copy lands; if it writes shared memory, its mbarrier counts its bytes. Returns a status."""
-    if load64(entry + 8 * TR_KIND) == ARRIVALS:
+    if entry.kind == ARRIVALS:
         return land_arrivals(context, entry)
-    if load64(entry + 8 * TR_KIND) == STORES:
+    if entry.kind == STORES:
         status = write_out(context, entry)
-        if load64(entry + 8 * TR_STATE) & WAITED_FOR:
-            store64(entry + 8 * TR_KIND, LANDED)
+        if entry.state & WAITED_FOR:
+            entry.kind = LANDED
         return status
-    if cta_alive(context, load64(entry + 8 * TR_CTA)) == 0:
+    if cta_alive(context, entry.cta) == 0:
         status = breaks_rule(context, entry)
         if status != 0:
             return status
-    if load64(entry + 8 * TR_KIND) == WITHIN:
+    if entry.kind == WITHIN:
         status = origin_read(context, entry)
         if status != 0:
             return status
-    if load64(entry + 8 * TR_COMBINE) != 0:
+    if entry.combine != 0:
         return combine_words(context, entry)
-    if load64(entry + 8 * TR_KIND) == WORDS:
-        copy(shared_place(context, entry), entry + 8 * TR_DATA, load64(entry + 8 * TR_BYTES))
+    if entry.kind == WORDS:
+        copy(shared_place(context, entry), entry.data, entry.bytes)
     else:
         move_box(context, entry)
-    store64(entry + 8 * TR_KIND, LANDED)
-    if load64(context + 8 * CHECKED) != 0:
-        mbarrier = load64(entry + 8 * TR_MBARRIER)
-        cta, offset = load64(entry + 8 * TR_CTA), load64(entry + 8 * TR_OFFSET)
-        copy_came(context, cta, offset, load64(entry + 8 * TR_BYTES))
-        far = is_far(context, load64(entry + 8 * TR_WARP), mbarrier)
-        place = vectors_of(context, mbarrier, far) + 8 * actor_of(context, mbarrier)
-        store64(place, max(load64(place), load64(entry + 8 * TR_TIME)))
+    entry.kind = LANDED
+    if context.checked != 0:
+        mbarrier = entry.mbarrier
+        cta, offset = entry.cta, entry.offset
+        copy_came(context, cta, offset, entry.bytes)
+        remote = is_remote(context, entry.warp, mbarrier)
+        place = vectors_of(context, mbarrier, remote).at(actor_of(context, mbarrier))
+        place[0] = max(place[0], entry.time)
     return signal(context, entry)
 
 
-def signal(context: int, entry: int) -> int:
+def signal(context: Context, entry: TransferEntry) -> int:
     """The mbarrier of a landed copy counts its bytes. In the late mode, its phase ends when all copies of the
     instruction have landed (:func:`signal_all`). Returns a status."""
-    mbarrier, many = load64(entry + 8 * TR_MBARRIER), load64(entry + 8 * TR_BYTES)
-    current_instruction(context, load64(entry + 8 * TR_PC))
-    if load64(context + 8 * EARLY) != 0:
+    mbarrier, many = entry.mbarrier, entry.bytes
+    current_instruction(context, entry.pc)
+    if context.early != 0:
         return bytes_came(context, mbarrier, many)
-    store64(mbarrier + 8 * MB_BYTES, load64(mbarrier + 8 * MB_BYTES) - many)
+    mbarrier.pending_bytes -= many
     return 0
 
 
-def signal_all(context: int, serial: int) -> int:
+def signal_all(context: Context, serial: int) -> int:
     """All copies of one instruction have landed: phases that waited only for their bytes end. Returns a status."""
-    for k in range(begin_of(context, serial), load64(context + 8 * TRANSFER_COUNT)):
-        entry = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
-        if load64(entry + 8 * TR_SERIAL) != serial:
+    for k in range(begin_of(context, serial), context.transfer_count):
+        entry = context.transfers[k]
+        if entry.serial != serial:
             break
-        if load64(entry + 8 * TR_MBARRIER) == 0:
+        if entry.mbarrier == 0:
             continue
-        current_instruction(context, load64(entry + 8 * TR_PC))
-        status = bytes_counted(context, load64(entry + 8 * TR_MBARRIER))
+        current_instruction(context, entry.pc)
+        status = bytes_counted(context, entry.mbarrier)
         if status != 0:
             return status
     return 0
 
 
-def origin_read(context: int, entry: int) -> int:
+def origin_read(context: Context, entry: TransferEntry) -> int:
     """A copy within the cluster has read its source; waits for its mbarrier are ordered after that. Returns a
     status."""
-    cta = load64(entry + 8 * TR_ORIGIN_CTA)
+    cta = entry.coordinates[1]
     if cta_alive(context, cta) == 0:
         status = breaks_rule(context, entry)
         if status != 0:
             return status
-    if load64(context + 8 * CHECKED) != 0:
-        reads_range_complete(context, cta, load64(entry + 8 * TR_ORIGIN), load64(entry + 8 * TR_BYTES))
-        twin, mbarrier = warps_of_cluster(context) + load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_MBARRIER)
-        place = vectors_of(context, mbarrier, is_far(context, load64(entry + 8 * TR_WARP), mbarrier)) + 8 * twin
-        store64(place, max(load64(place), load64(entry + 8 * TR_READ_TIME)))
+    if context.checked != 0:
+        reads_range_complete(context, cta, entry.coordinates[0], entry.bytes)
+        async_actor, mbarrier = warps_of_cluster(context) + entry.warp, entry.mbarrier
+        place = vectors_of(context, mbarrier, is_remote(context, entry.warp, mbarrier)).at(async_actor)
+        place[0] = max(place[0], entry.coordinates[2])
     return 0
 
 
-def combine_words(context: int, entry: int) -> int:
+def combine_words(context: Context, entry: TransferEntry) -> int:
     """An asynchronous reduction updates shared memory on behalf of its lane, and releases the update to its
     mbarrier. Returns a status."""
-    source = origin_place(context, entry) if load64(entry + 8 * TR_KIND) == WITHIN else entry + 8 * TR_DATA
-    if load64(entry + 8 * TR_KIND) == WITHIN:
+    source = origin_place(context, entry) if entry.kind == WITHIN else entry.data.address
+    if entry.kind == WITHIN:
         record_update(context, entry)
-        if load64(context + 8 * COUNTING) != 0:
-            count_stretch(context, load64(entry + 8 * TR_PC), load64(entry + 8 * TR_BYTES))
-    warp, lane, mbarrier = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_LANE), load64(entry + 8 * TR_MBARRIER)
-    cta, offset, size = load64(entry + 8 * TR_CTA), load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES)
-    store64(entry + 8 * TR_KIND, LANDED)
-    if load64(context + 8 * CHECKED) != 0:
-        store64(context + 8 * CURRENT, warp)
-        store64(context + 8 * CURRENT_STATE, load64(context + 8 * WARPS) + 8 * WARP_WORDS * warp)
-        current_instruction(context, load64(entry + 8 * TR_PC))
-        place = load64(context + 8 * SCRATCH) + SCRATCH_PLACES + 8 * lane
+        if context.counting != 0:
+            count_stretch(context, entry.pc, entry.bytes)
+    warp, lane, mbarrier = entry.warp, entry.lane, entry.mbarrier
+    cta, offset, size = entry.cta, entry.offset, entry.bytes
+    entry.kind = LANDED
+    if context.checked != 0:
+        context.current = warp
+        context.current_warp = context.warps[warp]
+        current_instruction(context, entry.pc)
+        place = context.scratch + SCRATCH_PLACES + 8 * lane
         width = min(size, 16)
         for k in range(size // width):
             store64(place, cta + 1 << RANK_SHIFT | offset + width * k)
             status = watch_cluster(context, 1 << lane, EVERY_LANE, width, UPDATES)
             if status != 0:
                 return status
-        release_to(context, warp, vectors_of(context, mbarrier, is_far(context, warp, mbarrier)))
+        release_to(context, warp, vectors_of(context, mbarrier, is_remote(context, warp, mbarrier)))
     put(context, entry, shared_place(context, entry), source, size)
     return signal(context, entry)
 
 
-def breaks_rule(context: int, entry: int) -> int:
+def breaks_rule(context: Context, entry: TransferEntry) -> int:
     """A copy is in flight when a block exits whose shared memory it uses. Returns a status."""
-    current_instruction(context, load64(entry + 8 * TR_PC))
+    current_instruction(context, entry.pc)
     return broken_rule(context, ASYNC)
 
 
-def drained(context: int) -> int:
+def drained(context: Context) -> int:
     """All threads have exited: copies in flight land, those without a wait are counted, and stores without a wait
     break a rule. Returns a status."""
     status = 0
@@ -366,11 +329,11 @@ def drained(context: int) -> int:
         status = land_next(context)
     if status > 0:
         return status
-    if load64(context + 8 * CHECKED) != 0:
+    if context.checked != 0:
         count_unwaited(context)  # copies of an mbarrier arrival have landed by now
-    for k in range(load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)):
-        entry = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
-        status = breaks_rule(context, entry) if load64(entry + 8 * TR_KIND) != LANDED else 0
+    for k in range(context.transfer_first, context.transfer_count):
+        entry = context.transfers[k]
+        status = breaks_rule(context, entry) if entry.kind != LANDED else 0
         if status != 0:
             return status
     return others_know(context)

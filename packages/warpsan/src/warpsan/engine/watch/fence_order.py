@@ -9,64 +9,59 @@ from __future__ import annotations
 
 from warpsan.checks.orders import SAME_GPU
 from warpsan.engine.clocks import begin_time, warps_of_cluster
+from warpsan.engine.context import Context
 from warpsan.engine.layout import (
-    CLOCKS,
-    NODE_BEFORE,
-    NODE_ITEM,
-    NODE_REACH,
     OF_FENCES,
-    RELEASE_WARP,
-    ROW_FENCES,
-    ROW_FENCES_AT,
-    ROW_OBSERVED,
-    ROW_PAIRS,
 )
+from warpsan.engine.memory import Release, ReleaseList
+from warpsan.engine.structs import Ptr, i64
 from warpsan.engine.watch.lists import add_items, has_item, new_node, row_state
-from warpsan.engine.words import load64, store64
 
 __all__ = ["observe_fences", "of_others", "take_fences"]
 
 
-def of_others(context: int, warp: int) -> int:
+def of_others(context: Context, warp: int) -> int:
     """Whether a ``fence.sc`` of another warp comes before a warp since its own last one."""
-    fences = load64(row_state(context, warp) + 8 * ROW_FENCES)
+    fences = row_state(context, warp).fences
     if fences == 0:
         return 0
-    return load64(fences + 8 * NODE_BEFORE) != 0 or load64(load64(fences + 8 * NODE_ITEM) + 8 * RELEASE_WARP) != warp
+    return fences.before != 0 or Release(fences.item).warp != warp
 
 
-def observe_fences(context: int, warp: int, chain: int) -> None:
+def observe_fences(context: Context, warp: int, chain: ReleaseList) -> None:
     """A warp reads a place strongly: it observes the ``fence.sc`` before the writes of the list there."""
     state = row_state(context, warp)
     node = chain
     while node != 0:
-        fences = load64(node + 8 * NODE_ITEM)
-        if load64(node + 8 * NODE_REACH) == OF_FENCES and has_item(load64(state + 8 * ROW_OBSERVED), fences) == 0:
-            observed = new_node(context, fences, load64(state + 8 * ROW_OBSERVED), SAME_GPU, SAME_GPU)
+        fences = node.item
+        if node.reach == OF_FENCES and has_item(state.observed, fences) == 0:
+            observed = new_node(context, fences, state.observed, SAME_GPU, SAME_GPU)
             if observed == 0:
                 return
-            store64(state + 8 * ROW_OBSERVED, observed)
+            state.observed = observed
             begin_time(context, warp)  # the change needs a time of its own
-            store64(state + 8 * ROW_FENCES_AT, load64(load64(context + 8 * CLOCKS) + 8 * warp))
-        node = load64(node + 8 * NODE_BEFORE)
+            state.fences_at = context.clocks[warp]
+        node = node.before
 
 
-def take_fences(context: int, warp: int, vector: int, meeting: int) -> None:
+def take_fences(context: Context, warp: int, vector: Ptr[i64], meeting: int) -> None:
     """A warp has waited at a barrier: the ``fence.sc`` before its predecessors come before it too, and it shares
     their observations. The rules are those of :func:`.releases.take_rows`."""
     warps, mine = warps_of_cluster(context), row_state(context, warp)
-    pairs = load64(context + 8 * ROW_PAIRS) + 8 * warps * (warps + warp)
+    pairs = context.row_pairs.at(warps * (warps + warp))
     changed = 0
     for other in range(warps):
         state = row_state(context, other)
-        at, known = load64(state + 8 * ROW_FENCES_AT), load64(vector + 8 * other)
-        if other == warp or at == load64(pairs + 8 * other) or (at > known and at != meeting):
+        at, known = state.fences_at, vector[other]
+        if other == warp or at == pairs[other] or (at > known and at != meeting):
             continue
-        changed |= add_items(context, mine + 8 * ROW_FENCES, load64(state + 8 * ROW_FENCES), 1)
-        changed |= add_items(context, mine + 8 * ROW_OBSERVED, load64(state + 8 * ROW_OBSERVED), 0)
-        store64(pairs + 8 * other, at)
+        fences = add_items(context, mine.fences, state.fences, 1)
+        observed = add_items(context, mine.observed, state.observed, 0)
+        changed |= fences != mine.fences or observed != mine.observed
+        mine.fences, mine.observed = fences, observed
+        pairs[other] = at
     if changed:
         if meeting == 0:
             begin_time(context, warp)
-        now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
-        store64(mine + 8 * ROW_FENCES_AT, meeting if meeting else now)
+        now = context.clocks[warp]
+        mine.fences_at = meeting if meeting else now

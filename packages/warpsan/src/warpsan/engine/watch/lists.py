@@ -6,77 +6,62 @@ Records and elements lie in one pool, which a thread's clusters share. A full po
 from __future__ import annotations
 
 from warpsan.checks.orders import SAME_GPU
-from warpsan.engine.layout import (
-    NODE_BEFORE,
-    NODE_ITEM,
-    NODE_REACH,
-    NODE_SCOPE,
-    NODE_WORDS,
-    POOL,
-    POOL_END,
-    POOL_WORDS,
-    RELEASE_USED,
-    ROW_STATES,
-    ROW_WORDS,
-)
-from warpsan.engine.words import load64, store64
+from warpsan.engine.context import Context
+from warpsan.engine.memory import Release, ReleaseList, Row
 
 __all__ = ["add_items", "has_item", "new_node", "row_state", "take_room", "use_items"]
 
 
-def row_state(context: int, warp: int) -> int:
+def row_state(context: Context, warp: int) -> Row:
     """The state of a warp's row."""
-    return load64(context + 8 * ROW_STATES) + 8 * ROW_WORDS * warp
+    return context.row_states[warp]
 
 
-def take_room(context: int, words: int) -> int:
+def take_room(context: Context, words: int) -> int:
     """The address of so many words; 0 if the pool is full."""
-    end = load64(context + 8 * POOL_END)
-    if end + words > load64(context + 8 * POOL_WORDS):
+    end = context.pool_end
+    if end + words > context.pool_words:
         return 0
-    store64(context + 8 * POOL_END, end + words)
-    return load64(context + 8 * POOL) + 8 * end
+    context.pool_end = end + words
+    return context.pool.at(end).address
 
 
-def new_node(context: int, item: int, before: int, scope: int, reach: int) -> int:
+def new_node(context: Context, item: int, before: ReleaseList, scope: int, reach: int) -> ReleaseList:
     """A list that begins with an item; 0 if the pool is full."""
-    node = take_room(context, NODE_WORDS)
+    node = ReleaseList(take_room(context, ReleaseList.byte_size // 8))
     if node != 0:
-        store64(node + 8 * NODE_ITEM, item)
-        store64(node + 8 * NODE_BEFORE, before)
-        store64(node + 8 * NODE_SCOPE, scope)
-        store64(node + 8 * NODE_REACH, reach)
+        node.item = item
+        node.before = before
+        node.scope = scope
+        node.reach = reach
     return node
 
 
-def has_item(node: int, item: int) -> int:
+def has_item(node: ReleaseList, item: int) -> int:
     """Whether a list contains an item."""
     while node != 0:
-        if load64(node + 8 * NODE_ITEM) == item:
+        if node.item == item:
             return 1
-        node = load64(node + 8 * NODE_BEFORE)
+        node = node.before
     return 0
 
 
-def add_items(context: int, place: int, items: int, releases: int) -> int:
-    """Add the items of a list to the list at a place, until the pool is full. Returns whether any was new."""
-    added = 0
+def add_items(context: Context, node: ReleaseList, items: ReleaseList, releases: int) -> ReleaseList:
+    """Add the items of a list to another one, until the pool is full. Returns the longer list."""
     while items != 0:
-        item = load64(items + 8 * NODE_ITEM)
-        if has_item(load64(place), item) == 0:
-            node = new_node(context, item, load64(place), SAME_GPU, SAME_GPU)
-            if node == 0:
-                return added
-            store64(place, node)
-            added = 1
+        if has_item(node, items.item) == 0:
+            longer = new_node(context, items.item, node, SAME_GPU, SAME_GPU)
+            if longer == 0:
+                return node
+            node = longer
             if releases:
-                store64(item + 8 * RELEASE_USED, 1)
-        items = load64(items + 8 * NODE_BEFORE)
-    return added
+                Release(items.item).used = 1
+        items = items.before
+    return node
 
 
-def use_items(releases: int) -> None:
+def use_items(releases: ReleaseList) -> None:
     """A list of releases has another user: its releases become immutable."""
     while releases != 0:
-        store64(load64(releases + 8 * NODE_ITEM) + 8 * RELEASE_USED, 1)
-        releases = load64(releases + 8 * NODE_BEFORE)
+        Release(releases.item).used = 1
+        releases = releases.before

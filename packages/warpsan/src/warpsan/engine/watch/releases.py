@@ -14,52 +14,21 @@ from __future__ import annotations
 
 from warpsan.checks.orders import SAME_GPU
 from warpsan.engine.clocks import begin_time, set_floors, vector_of, warps_of_cluster
+from warpsan.engine.context import Context
 from warpsan.engine.lane_order import arrive_lanes, leave_lanes
 from warpsan.engine.layout import (
     ACQUIRES,
-    ACTORS,
-    CHAINS,
-    CLOCKS,
-    CTA_COUNT,
-    CURRENT,
     FULL,
-    GRID_ROWS,
-    GRID_WARPS,
-    NODE_BEFORE,
-    NODE_ITEM,
-    NODE_REACH,
-    NODE_SCOPE,
     OF_FENCES,
-    OPERANDS,
-    RELEASE_LINEAR,
-    RELEASE_ROW,
-    RELEASE_TIME,
-    RELEASE_USED,
-    RELEASE_WARP,
     RELEASES,
-    ROW_FENCED,
-    ROW_FENCES,
-    ROW_FENCES_AT,
-    ROW_JOINED,
-    ROW_MERGED,
-    ROW_NEAR,
-    ROW_OBSERVED,
-    ROW_PAIRS,
-    ROW_REACH,
-    ROW_SEEN,
-    ROW_SNAPSHOT,
-    ROW_VERSION,
-    ROW_WORDS,
     SCOPE_SHIFT,
-    WARP_COUNT,
-    WARP_LINEAR,
-    WARP_WORDS,
-    WARPS,
 )
+from warpsan.engine.memory import Record, Release, ReleaseList, Row, RowCopy
+from warpsan.engine.structs import Ptr, i64
 from warpsan.engine.watch.fence_order import observe_fences, of_others, take_fences
 from warpsan.engine.watch.lists import has_item, new_node, row_state, take_room, use_items
 from warpsan.engine.watch.scopes import relation_together
-from warpsan.engine.words import copy, fill, load32, load64, store64
+from warpsan.engine.words import copy, fill
 
 __all__ = [
     "begin_rows",
@@ -79,164 +48,165 @@ AT_ANY_TIME = (1 << 62) - 1
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 
-def linear_of(context: int, warp: int) -> int:
+def linear_of(context: Context, warp: int) -> int:
     """The linear index in the grid of the CTA of a warp of the cluster."""
-    return load64(load64(context + 8 * WARPS) + 8 * (WARP_WORDS * warp + WARP_LINEAR))
+    return context.warps[warp].linear_cta
 
 
-def row_of(context: int, warp: int) -> int:
+def row_of(context: Context, warp: int) -> Ptr[i64]:
     """A warp's row."""
-    return load64(context + 8 * GRID_ROWS) + 8 * load64(context + 8 * GRID_WARPS) * warp
+    return context.grid_rows.at(context.grid_warps * warp)
 
 
-def begin_rows(context: int) -> None:
+def begin_rows(context: Context) -> None:
     """A cluster begins: no access of other clusters comes before it."""
-    if load64(context + 8 * GRID_ROWS) == 0:
+    if context.grid_rows == 0:
         return
     warps = warps_of_cluster(context)
     for warp in range(warps):
         state = row_state(context, warp)
-        if load64(state + 8 * ROW_VERSION) != 0:
-            fill(row_of(context, warp), 0, 8 * load64(context + 8 * GRID_WARPS))
-        fill(state, 0, 8 * ROW_WORDS)
-    fill(load64(context + 8 * ROW_PAIRS), 0, 16 * warps * warps)
+        if state.version != 0:
+            fill(row_of(context, warp), 0, 8 * context.grid_warps)
+        fill(state, 0, Row.byte_size)
+    fill(context.row_pairs, 0, 16 * warps * warps)
 
 
-def grow_row(context: int, warp: int, place: int, many: int, times: int) -> int:
+def grow_row(context: Context, warp: int, place: int, many: int, times: Ptr[i64]) -> int:
     """From ``place`` on, a number of times of a warp's row increase. Returns whether any did."""
-    row = row_of(context, warp) + 8 * place
+    row = row_of(context, warp).at(place)
     grown = 0
     for k in range(many):
-        time = load64(times + 8 * k)
-        if load64(row + 8 * k) < time:
-            store64(row + 8 * k, time)
+        if row[k] < times[k]:
+            row[k] = times[k]
             grown = 1
     if grown:
         state = row_state(context, warp)
-        store64(state + 8 * ROW_VERSION, load64(state + 8 * ROW_VERSION) + 1)
-        store64(state + 8 * ROW_SNAPSHOT, 0)
+        state.version += 1
+        state.snapshot = RowCopy(0)
     return grown
 
 
-def take_rows(context: int, warp: int, vector: int, meeting: int) -> None:
+def take_rows(context: Context, warp: int, vector: Ptr[i64], meeting: int) -> None:
     """A warp has waited at a barrier: it merges the rows of warps that come before it by a vector.
 
     A row is its warp's present row, and so it is merged only if all of it comes before: that warp's joins, and the rows
     that it has merged, earlier or at this barrier. Converging warps pass the vector of their barrier and the time of
     their convergence; others pass their own, and 0.
     """
-    if load64(context + 8 * GRID_ROWS) == 0:
+    if context.grid_rows == 0:
         return
     warps = warps_of_cluster(context)
-    pairs = load64(context + 8 * ROW_PAIRS) + 8 * warps * warp
+    pairs = context.row_pairs.at(warps * warp)
     take_fences(context, warp, vector, meeting)
     for other in range(warps):
         state = row_state(context, other)
-        version, known = load64(state + 8 * ROW_VERSION), load64(vector + 8 * other)
-        if other == warp or version == load64(pairs + 8 * other) or load64(state + 8 * ROW_JOINED) > known:
+        version, known = state.version, vector[other]
+        if other == warp or version == pairs[other] or state.joined > known:
             continue
-        merged = load64(state + 8 * ROW_MERGED)
+        merged = state.merged
         if merged > known and merged != meeting:
             continue
-        if grow_row(context, warp, 0, load64(context + 8 * GRID_WARPS), row_of(context, other)):
-            now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
-            store64(row_state(context, warp) + 8 * ROW_MERGED, meeting if meeting else now)
-        store64(pairs + 8 * other, version)
+        if grow_row(context, warp, 0, context.grid_warps, row_of(context, other)):
+            now = context.clocks[warp]
+            row_state(context, warp).merged = meeting if meeting else now
+        pairs[other] = version
 
 
 # ---- releases --------------------------------------------------------------------------------------------------------
 
 
-def vector_in(context: int, release: int) -> int:
+def vector_in(context: Context, release: Release) -> Ptr[i64]:
     """The address of the vector of a release."""
-    return release + 8 * (RELEASE_LINEAR + load64(context + 8 * CTA_COUNT))
+    return release.linear_ctas.at(context.cta_count)
 
 
-def new_release(context: int, warp: int, place: int) -> int:
+def new_release(context: Context, warp: int, place: Release) -> Release:
     """Record a warp's past, including its own accesses, in ``place`` if that is not 0. Returns 0 if the pool is
     full. Later accesses of the warp have a later time."""
-    actors, ctas = load64(context + 8 * ACTORS), load64(context + 8 * CTA_COUNT)
-    release = place if place != 0 else take_room(context, RELEASE_LINEAR + ctas + actors)
-    state, wide = row_state(context, warp), load64(context + 8 * GRID_WARPS)
-    snapshot = load64(state + 8 * ROW_SNAPSHOT)
-    if snapshot == 0 and load64(state + 8 * ROW_VERSION) != 0:
-        snapshot = take_room(context, wide)
+    actors, ctas = context.actors, context.cta_count
+    release = place
+    if place == 0:
+        release = Release(take_room(context, Release.byte_size // 8 - 1 + ctas + actors))
+    state, wide = row_state(context, warp), context.grid_warps
+    snapshot = state.snapshot
+    if snapshot == 0 and state.version != 0:
+        snapshot = RowCopy(take_room(context, wide))
         if snapshot == 0:
-            return 0
+            return Release(0)
         copy(snapshot, row_of(context, warp), 8 * wide)
-        store64(state + 8 * ROW_SNAPSHOT, snapshot)
+        state.snapshot = snapshot
     if release == 0:
-        return 0
-    now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
-    store64(release + 8 * RELEASE_TIME, now)
-    store64(release + 8 * RELEASE_WARP, warp)
-    store64(release + 8 * RELEASE_ROW, snapshot)
-    store64(release + 8 * RELEASE_USED, 0)
-    warps = load64(context + 8 * WARP_COUNT)
+        return release
+    now = context.clocks[warp]
+    release.time = now
+    release.warp = warp
+    release.row = snapshot
+    release.used = 0
+    warps = context.warp_count
     for cta in range(ctas):
-        store64(release + 8 * (RELEASE_LINEAR + cta), linear_of(context, warps * cta))
+        release.linear_ctas[cta] = linear_of(context, warps * cta)
     copy(vector_in(context, release), vector_of(context, warp), 8 * actors)
-    store64(vector_in(context, release) + 8 * warp, now)
+    vector_in(context, release)[warp] = now
     begin_time(context, warp)
     return release
 
 
-def release_for(context: int, warp: int, releases: int) -> int:
+def release_for(context: Context, warp: int, releases: int) -> int:
     """The release of a strong write of a warp: its past now, or at the warp's last fence.
 
     Returns the record, 0 if there is none, or a status below 64.
     """
     if releases:
-        release = new_release(context, warp, 0)
-        return release if release != 0 else FULL
-    release = load64(row_state(context, warp) + 8 * ROW_FENCED)
-    if release != 0:
-        store64(release + 8 * RELEASE_USED, 1)
-    return release
+        release = new_release(context, warp, Release(0))
+        return release.address if release != 0 else FULL
+    fenced = row_state(context, warp).fenced
+    if fenced != 0:
+        fenced.used = 1
+    return fenced.address
 
 
-def continue_chain(context: int, warp: int, granule: int, release: int, before: int, does: int) -> int:
+def continue_chain(context: Context, warp: int, granule: int, release: Release, before: ReleaseList, does: int) -> int:
     """A strong write of a granule by a warp, with its release (or 0), after the list of earlier ones. Returns a
     status."""
     scope, state = does >> SCOPE_SHIFT, row_state(context, warp)
-    near = 0 if does & RELEASES else load64(state + 8 * ROW_NEAR)
+    near = Release(0) if does & RELEASES else state.near
     node = before
     if scope >= SAME_GPU and of_others(context, warp):
-        use_items(load64(state + 8 * ROW_FENCES))
-        node = new_node(context, load64(state + 8 * ROW_FENCES), node, scope, OF_FENCES)
+        use_items(state.fences)
+        node = new_node(context, state.fences.address, node, scope, OF_FENCES)
         if node == 0:
             return FULL
     if release != 0:
-        node = new_node(context, release, node, scope, SAME_GPU)
+        node = new_node(context, release.address, node, scope, SAME_GPU)
         if node == 0:
             return FULL
     if near != 0:
-        store64(near + 8 * RELEASE_USED, 1)
-        node = new_node(context, near, node, scope, load64(state + 8 * ROW_REACH))
+        near.used = 1
+        node = new_node(context, near.address, node, scope, state.reach)
         if node == 0:
             return FULL
-    store64(load64(context + 8 * CHAINS) + 8 * granule, node)
+    context.chains[granule] = node.address
     return 0
 
 
-def morally_strong(context: int, warp: int, chain: int, scope: int) -> int:
+def morally_strong(context: Context, warp: int, chain: ReleaseList, scope: int) -> ReleaseList:
     """The list of releases before a read-modify-write of a warp with a scope; 0 if that scope or one of theirs
     excludes the other thread."""
     node = chain
     while node != 0:
         near = SAME_GPU  # the threads of the fences are not kept
-        if load64(node + 8 * NODE_REACH) != OF_FENCES:
-            near = relation(context, warp, load64(node + 8 * NODE_ITEM))
-        if near > min(scope, load64(node + 8 * NODE_SCOPE)):
-            return 0
-        node = load64(node + 8 * NODE_BEFORE)
+        if node.reach != OF_FENCES:
+            near = relation(context, warp, Release(node.item))
+        if near > min(scope, node.scope):
+            return ReleaseList(0)
+        node = node.before
     return chain
 
 
-def relation(context: int, warp: int, release: int) -> int:
+def relation(context: Context, warp: int, release: Release) -> int:
     """The relation of a release's thread to a warp's."""
-    other, warps = load64(release + 8 * RELEASE_WARP), load64(context + 8 * WARP_COUNT)
-    if load64(release + 8 * (RELEASE_LINEAR + other // warps)) != linear_of(context, other):
+    other, warps = release.warp, context.warp_count
+    if release.linear_ctas[other // warps] != linear_of(context, other):
         return SAME_GPU
     return relation_together(context, other // warps, warp // warps)
 
@@ -244,70 +214,70 @@ def relation(context: int, warp: int, release: int) -> int:
 # ---- acquires --------------------------------------------------------------------------------------------------------
 
 
-def covered(context: int, warp: int, release: int) -> int:
+def covered(context: Context, warp: int, release: Release) -> int:
     """Whether a release already comes before a warp."""
-    other, time = load64(release + 8 * RELEASE_WARP), load64(release + 8 * RELEASE_TIME)
-    warps = load64(context + 8 * WARP_COUNT)
-    linear = load64(release + 8 * (RELEASE_LINEAR + other // warps))
+    other, time = release.warp, release.time
+    warps = context.warp_count
+    linear = release.linear_ctas[other // warps]
     if linear == linear_of(context, other):
-        return 1 if other == warp or load64(vector_of(context, warp) + 8 * other) >= time else 0
-    return 1 if load64(row_of(context, warp) + 8 * (warps * linear + other % warps)) >= time else 0
+        return 1 if other == warp or vector_of(context, warp)[other] >= time else 0
+    return 1 if row_of(context, warp)[warps * linear + other % warps] >= time else 0
 
 
-def join_lanes(context: int, warp: int, release: int) -> None:
+def join_lanes(context: Context, warp: int, release: Release) -> None:
     """The lanes of a warp come after its other lanes' releases before a release, which may be any warp's."""
-    other, warps = load64(release + 8 * RELEASE_WARP), load64(context + 8 * WARP_COUNT)
-    linear, row = load64(release + 8 * (RELEASE_LINEAR + other // warps)), load64(release + 8 * RELEASE_ROW)
+    other, warps = release.warp, context.warp_count
+    linear, row = release.linear_ctas[other // warps], release.row
     until = 0
     if linear == linear_of(context, other):
-        until = AT_ANY_TIME if other == warp else load64(vector_in(context, release) + 8 * warp)
+        until = AT_ANY_TIME if other == warp else vector_in(context, release)[warp]
     if row != 0:
-        until = max(until, load64(row + 8 * (warps * linear_of(context, warp) + warp % warps)))
+        until = max(until, row.times[warps * linear_of(context, warp) + warp % warps])
     if until != 0:
         leave_lanes(context, warp, until)
 
 
-def join(context: int, warp: int, release: int) -> None:
+def join(context: Context, warp: int, release: Release) -> None:
     """A warp comes after a release."""
     join_lanes(context, warp, release)
     if covered(context, warp, release):
         return
-    other, warps = load64(release + 8 * RELEASE_WARP), load64(context + 8 * WARP_COUNT)
+    other, warps = release.warp, context.warp_count
     vector, grown = vector_in(context, release), 0
-    if load64(release + 8 * (RELEASE_LINEAR + other // warps)) == linear_of(context, other):
+    if release.linear_ctas[other // warps] == linear_of(context, other):
         mine = vector_of(context, warp)
-        for actor in range(load64(context + 8 * ACTORS)):
+        for actor in range(context.actors):
             if actor != warp:
-                store64(mine + 8 * actor, max(load64(mine + 8 * actor), load64(vector + 8 * actor)))
+                mine[actor] = max(mine[actor], vector[actor])
         set_floors(context, warp)
     else:
-        for cta in range(load64(context + 8 * CTA_COUNT)):
-            place = warps * load64(release + 8 * (RELEASE_LINEAR + cta))
+        for cta in range(context.cta_count):
+            place = warps * release.linear_ctas[cta]
             if place < 0:  # no release
                 continue
-            grown |= grow_row(context, warp, place, warps, vector + 8 * warps * cta)
-    row = load64(release + 8 * RELEASE_ROW)
+            grown |= grow_row(context, warp, place, warps, vector.at(warps * cta))
+    row = release.row
     if row != 0:
-        grown |= grow_row(context, warp, 0, load64(context + 8 * GRID_WARPS), row)
+        grown |= grow_row(context, warp, 0, context.grid_warps, row.times)
     if grown:
-        now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
-        store64(row_state(context, warp) + 8 * ROW_JOINED, now)
+        now = context.clocks[warp]
+        row_state(context, warp).joined = now
 
 
-def join_all(context: int, warp: int, node: int, scope: int) -> None:
+def join_all(context: Context, warp: int, node: ReleaseList, scope: int) -> None:
     """A warp comes after all releases of a list if their scopes and the warp's include the other thread; the last
     one is first, because it often comes after the others."""
     while node != 0:
-        release = load64(node + 8 * NODE_ITEM)
-        reach = min(scope, min(load64(node + 8 * NODE_SCOPE), load64(node + 8 * NODE_REACH)))
+        release = Release(node.item)
+        reach = min(scope, min(node.scope, node.reach))
         if reach >= SAME_GPU or (reach != OF_FENCES and relation(context, warp, release) <= reach):
             join(context, warp, release)
-        node = load64(node + 8 * NODE_BEFORE)
+        node = node.before
 
 
-def observe(context: int, warp: int, granule: int, does: int) -> int:
+def observe(context: Context, warp: int, granule: int, does: int) -> int:
     """A warp reads a granule strongly: it comes after its releases now, or at its next fence. Returns a status."""
-    chain, scope = load64(load64(context + 8 * CHAINS) + 8 * granule), does >> SCOPE_SHIFT
+    chain, scope = ReleaseList(context.chains[granule]), does >> SCOPE_SHIFT
     if chain == 0:
         return 0
     if scope >= SAME_GPU:
@@ -316,59 +286,59 @@ def observe(context: int, warp: int, granule: int, does: int) -> int:
         join_all(context, warp, chain, scope)
         return 0
     state = row_state(context, warp)
-    seen = load64(state + 8 * ROW_SEEN)
-    if seen != 0 and load64(seen + 8 * NODE_ITEM) == chain and load64(seen + 8 * NODE_SCOPE) >= scope:
+    seen = state.seen
+    if seen != 0 and seen.item == chain and seen.scope >= scope:
         return 0
-    node = new_node(context, chain, seen, scope, SAME_GPU)
-    store64(state + 8 * ROW_SEEN, node)
+    node = new_node(context, chain.address, seen, scope, SAME_GPU)
+    state.seen = node
     return 0 if node != 0 else FULL
 
 
-def fence_memory(registers: int, record: int, mask: int, context: int) -> int:
+def fence_memory(registers: int, record: Record, mask: int, context: Context) -> int:
     """A fence: operands are whether it acquires, whether it releases, its scope, and whether it is a ``fence.sc``.
     Returns a status."""
-    warp, scope = load64(context + 8 * CURRENT), load32(record + 4 * (OPERANDS + 2))
+    warp, scope = context.current, record.operands[2]
     state = row_state(context, warp)
-    sequential = scope >= SAME_GPU and load32(record + 4 * (OPERANDS + 3)) != 0
-    if load32(record + 4 * OPERANDS):
-        seen = load64(state + 8 * ROW_SEEN)
+    sequential = scope >= SAME_GPU and record.operands[3] != 0
+    if record.operands[0]:
+        seen = state.seen
         while seen != 0:
-            join_all(context, warp, load64(seen + 8 * NODE_ITEM), min(scope, load64(seen + 8 * NODE_SCOPE)))
-            seen = load64(seen + 8 * NODE_BEFORE)
+            join_all(context, warp, ReleaseList(seen.item), min(scope, seen.scope))
+            seen = seen.before
         if scope >= SAME_GPU:  # a wider fence adds nothing
-            store64(state + 8 * ROW_SEEN, 0)
+            state.seen = ReleaseList(0)
     if sequential:
         come_after_fences(context, warp)
-    if load32(record + 4 * (OPERANDS + 1)):
+    if record.operands[1]:
         arrive_lanes(context, warp, mask)
-        word = ROW_FENCED if scope >= SAME_GPU else ROW_NEAR
-        last = load64(state + 8 * word)
-        fences = load64(state + 8 * ROW_FENCES)
-        if last != 0 and load64(last + 8 * RELEASE_USED) != 0:
-            last = 0
-        if last != 0 and sequential == 0 and has_item(fences, last):
-            last = 0
+        last = state.fenced if scope >= SAME_GPU else state.near
+        fences = state.fences
+        if last != 0 and last.used != 0:
+            last = Release(0)
+        if last != 0 and sequential == 0 and has_item(fences, last.address):
+            last = Release(0)
         release = new_release(context, warp, last)
         if release == 0:
             return FULL
-        store64(state + 8 * ROW_NEAR, 0)
-        store64(state + 8 * word, release)
-        store64(state + 8 * ROW_REACH, scope)
+        state.near = Release(0) if scope >= SAME_GPU else release
+        if scope >= SAME_GPU:
+            state.fenced = release
+        state.reach = scope
         if sequential:
             if fences == 0 or last == 0 or of_others(context, warp):
-                fences = new_node(context, release, 0, SAME_GPU, SAME_GPU)
-            store64(state + 8 * ROW_FENCES, fences)
-            store64(state + 8 * ROW_FENCES_AT, load64(load64(context + 8 * CLOCKS) + 8 * warp))
+                fences = new_node(context, release.address, ReleaseList(0), SAME_GPU, SAME_GPU)
+            state.fences = fences
+            state.fences_at = context.clocks[warp]
             if fences == 0:
                 return FULL
     return 0
 
 
-def come_after_fences(context: int, warp: int) -> None:
+def come_after_fences(context: Context, warp: int) -> None:
     """A warp executes a ``fence.sc``: fences before its observations precede it in Fence-SC order."""
     state = row_state(context, warp)
-    observed = load64(state + 8 * ROW_OBSERVED)
+    observed = state.observed
     while observed != 0:
-        join_all(context, warp, load64(observed + 8 * NODE_ITEM), SAME_GPU)
-        observed = load64(observed + 8 * NODE_BEFORE)
-    store64(state + 8 * ROW_OBSERVED, 0)
+        join_all(context, warp, ReleaseList(observed.item), SAME_GPU)
+        observed = observed.before
+    state.observed = ReleaseList(0)

@@ -9,36 +9,37 @@ from __future__ import annotations
 
 from warpsan.checks.orders import SAME_CLUSTER, SAME_CTA, SAME_GPU
 from warpsan.engine.clocks import first_of_cluster
-from warpsan.engine.layout import CTA_COUNT, CURRENT_STATE, EVERY_WARP, GLOBAL_SCOPES, SEVERAL, WARP_CTA
-from warpsan.engine.words import load8, load64, store8
+from warpsan.engine.context import Context
+from warpsan.engine.layout import EVERY_WARP, SEVERAL
+from warpsan.engine.tags import cta_of_tag, warp_of_tag
 
 __all__ = ["keep_scope", "relation_of", "relation_together", "scope_at"]
 
 
-def relation_together(context: int, one: int, other: int) -> int:
+def relation_together(context: Context, one: int, other: int) -> int:
     """The relation of threads of two resident CTAs, by their places among these."""
     if one == other:
         return SAME_CTA
     return SAME_CLUSTER if first_of_cluster(context, one) == first_of_cluster(context, other) else SAME_GPU
 
 
-def relation_of(context: int, tag: int, near: int) -> int:
+def relation_of(context: Context, tag: int, near: int) -> int:
     """The relation of a mark's thread to the current warp's; ``near`` is the place of its CTA among the resident
     ones, plus one, or 0."""
-    cta = tag >> 40
+    cta = cta_of_tag(tag)
     if cta == SEVERAL or near == 0:
         return SAME_GPU
-    if tag & 0xFF == EVERY_WARP:  # their CTA is not kept
-        return relation_together(context, 0, load64(context + 8 * CTA_COUNT) - 1)
-    return relation_together(context, near - 1, load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA))
+    if warp_of_tag(tag) == EVERY_WARP:  # their CTA is not kept
+        return relation_together(context, 0, context.cta_count - 1)
+    return relation_together(context, near - 1, context.current_warp.cta)
 
 
-def scope_at(context: int, granule: int) -> int:
+def scope_at(context: Context, granule: int) -> int:
     """The narrowest scope of the last strong writes of a granule."""
-    return load8(load64(context + 8 * GLOBAL_SCOPES) + granule)
+    return context.global_scopes[granule]
 
 
-def keep_scope(context: int, granule: int, scope: int, others: int) -> None:
+def keep_scope(context: Context, granule: int, scope: int, others: int) -> None:
     """A strong write of a granule; ``others`` is whether earlier ones are unordered."""
-    place = load64(context + 8 * GLOBAL_SCOPES) + granule
-    store8(place, min(scope, load8(place)) if others else scope)
+    place = context.global_scopes.at(granule)
+    place[0] = min(scope, place[0]) if others else scope

@@ -8,23 +8,16 @@ set; for such a register 0.
 
 from __future__ import annotations
 
+from warpsan.engine.context import Context
 from warpsan.engine.layout import (
-    FAULTS,
-    LISTS,
     NEVER_SET,
-    OPERANDS,
-    ORIGINS,
-    PAGE_FULL,
     PAGE_SHIFT,
-    PAGES,
-    SCRATCH,
     SCRATCH_CHUNKS,
     SCRATCH_PLACES,
-    SHARED_STRIDE,
-    WRITTEN,
-    WRITTEN_BYTES,
 )
 from warpsan.engine.mbarriers import cta_of, offset_of
+from warpsan.engine.memory import Record
+from warpsan.engine.structs import Ptr, i32
 from warpsan.engine.suspects import first_lane, note_fault, note_reached, note_stored, note_unwritten
 from warpsan.engine.words import fill, load8, load32, load64, store8, store32, store64
 
@@ -40,14 +33,14 @@ ITEM_WORDS = 3
 """Words per register in a list of registers: the rows of its shadow and of its origin (or -1), and its bytes."""
 
 
-def written_bytes(context: int, cta: int) -> int:
+def written_bytes(context: Context, cta: int) -> int:
     """The bits of the shared memory of a CTA: 1 for a byte that is defined."""
-    return load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
+    return context.written + context.written_bytes * cta
 
 
-def origins_of(context: int, cta: int) -> int:
+def origins_of(context: Context, cta: int) -> int:
     """The origins of the shared memory of a CTA."""
-    return load64(context + 8 * ORIGINS) + load64(context + 8 * SHARED_STRIDE) * cta
+    return context.origins + context.shared_stride * cta
 
 
 def undefined_bits(written: int, offset: int, size: int) -> int:
@@ -68,7 +61,7 @@ def all_written(written: int, offset: int, size: int) -> int:
     return load8(written + (offset >> 3)) >> (offset & 7) & need == need
 
 
-def origin_in(context: int, cta: int, offset: int, size: int, reader: int) -> int:
+def origin_in(context: Context, cta: int, offset: int, size: int, reader: int) -> int:
     """The origin of the undefined bits of a range: the reader itself, if they are unwritten."""
     origin = 0
     for k in range(offset >> 2, (offset + size - 1 >> 2) + 1):
@@ -97,18 +90,18 @@ def load_lane(row: int, lane: int, size: int) -> int:
     return bits
 
 
-def undefine(context: int, cta: int, offset: int, size: int, bits: int) -> None:
+def undefine(context: Context, cta: int, offset: int, size: int, bits: int) -> None:
     """Mark the bytes with a set bit as undefined, among up to eight bytes at an offset."""
     written = written_bytes(context, cta)
-    full = load64(context + 8 * PAGE_FULL) + 8 * load64(context + 8 * PAGES) * cta
+    full = context.page_full.at(context.pages * cta)
     for k in range(size if bits != 0 else 0):
         at = offset + k
         if bits >> 8 * k & 0xFF:
             store8(written + (at >> 3), load8(written + (at >> 3)) & ~(1 << (at & 7)))
-            store64(full + 8 * (at >> PAGE_SHIFT), 0)
+            full[at >> PAGE_SHIFT] = 0
 
 
-def put_origin(context: int, cta: int, offset: int, size: int, origin: int) -> None:
+def put_origin(context: Context, cta: int, offset: int, size: int, origin: int) -> None:
     """Set the origin of the undefined bits of a range."""
     for k in range(offset >> 2, (offset + size - 1 >> 2) + 1):
         store32(origins_of(context, cta) + 4 * k, origin)
@@ -117,13 +110,13 @@ def put_origin(context: int, cta: int, offset: int, size: int, origin: int) -> N
 # ---- loads and stores ------------------------------------------------------------------------------------------------
 
 
-def shadows_from_memory(registers: int, record: int, mask: int, context: int) -> int:
+def shadows_from_memory(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes load from shared memory: operand 3 is the bytes of an element, 4 the number of elements, 5 the start of
     the list of their registers, 6 the pc plus one. Their places are in the scratch. Returns a status."""
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
-    size, many = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
-    items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
-    reader, bad = load32(record + 4 * (OPERANDS + 6)), 0
+    places = context.scratch + SCRATCH_PLACES
+    size, many = record.operands[3], record.operands[4]
+    items = context.lists.at(record.operands[5])
+    reader, bad = record.operands[6], 0
     for lane in range(32):
         if mask >> lane & 1:
             cta, offset = cta_of(context, load64(places + 8 * lane)), offset_of(load64(places + 8 * lane))
@@ -134,38 +127,38 @@ def shadows_from_memory(registers: int, record: int, mask: int, context: int) ->
                 bad |= 1 << lane
                 origin = origin_in(context, cta, offset, size * many, reader)
             for k in range(many):
-                item = items + 4 * ITEM_WORDS * k
-                if load32(item) >= 0:
+                item = items.at(ITEM_WORDS * k)
+                if item[0] >= 0:
                     bits = 0 if clean else undefined_bits(written, offset + size * k, size)
-                    store_lane(registers + load32(item), lane, load32(item + 8), bits)
-                    store32(registers + load32(item + 4) + 4 * lane, origin)
+                    store_lane(registers + item[0], lane, item[2], bits)
+                    store32(registers + item[1] + 4 * lane, origin)
     return note_read(context, record, bad, size * many, places)
 
 
-def note_read(context: int, record: int, bad: int, width: int, places: int) -> int:
+def note_read(context: Context, record: Record, bad: int, width: int, places: int) -> int:
     """Lanes have read undefined bytes, which are tracked: if faults are noted, the first such read is noted."""
-    if bad == 0 or load64(context + 8 * FAULTS) == 0:
+    if bad == 0 or context.faults == 0:
         return 0
     return note_unwritten(context, record, bad, width, places)
 
 
-def stored_bits(registers: int, item: int, lane: int) -> int:
+def stored_bits(registers: int, item: Ptr[i32], lane: int) -> int:
     """The shadow of a lane's register in a list."""
-    row = load32(item)
-    return load_lane(registers + row, lane, load32(item + 8)) if row >= 0 else 0
+    row = item[0]
+    return load_lane(registers + row, lane, item[2]) if row >= 0 else 0
 
 
-def stored_origin(registers: int, items: int, many: int, lane: int) -> int:
+def stored_origin(registers: int, items: Ptr[i32], many: int, lane: int) -> int:
     """The origins of the undefined bits of a lane's registers in a list."""
     origin = 0
     for k in range(many):
-        item = items + 4 * ITEM_WORDS * k
+        item = items.at(ITEM_WORDS * k)
         if stored_bits(registers, item, lane) != 0:
-            origin = max(origin, load32(registers + load32(item + 4) + 4 * lane))
+            origin = max(origin, load32(registers + item[1] + 4 * lane))
     return origin
 
 
-def lanes_stored(registers: int, item: int, low: int, lanes: int) -> int:
+def lanes_stored(registers: int, item: Ptr[i32], low: int, lanes: int) -> int:
     """The lanes, of some, in which a register of a list has undefined bits among its low ones."""
     stored = 0
     for lane in range(32):
@@ -174,31 +167,31 @@ def lanes_stored(registers: int, item: int, low: int, lanes: int) -> int:
     return stored
 
 
-def first_stored(registers: int, items: int, many: int, low: int, lanes: int) -> int:
+def first_stored(registers: int, items: Ptr[i32], many: int, low: int, lanes: int) -> int:
     """The first register of a list with undefined bits in any of some lanes."""
     first = 0
-    while first < many - 1 and lanes_stored(registers, items + 4 * ITEM_WORDS * first, low, lanes) == 0:
+    while first < many - 1 and lanes_stored(registers, items.at(ITEM_WORDS * first), low, lanes) == 0:
         first += 1
     return first
 
 
-def note_unset(context: int, registers: int, record: int, low: int, lanes: int, matters: int) -> int:
+def note_unset(context: Context, registers: int, record: Record, low: int, lanes: int, matters: int) -> int:
     """Lanes have stored registers that were never set: if faults are noted, the first of these is noted. With
     ``matters``, it is a separate fault. Returns a status."""
     if lanes == 0:
         return 0
-    items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
-    first = first_stored(registers, items, load32(record + 4 * (OPERANDS + 4)), low, lanes)
-    mine = lanes_stored(registers, items + 4 * ITEM_WORDS * first, low, lanes)
-    status = note_stored(context, record, mine, first) if load64(context + 8 * FAULTS) != 0 else 0
+    items = context.lists.at(record.operands[5])
+    first = first_stored(registers, items, record.operands[4], low, lanes)
+    mine = lanes_stored(registers, items.at(ITEM_WORDS * first), low, lanes)
+    status = note_stored(context, record, mine, first) if context.faults != 0 else 0
     return note_fault(context, record, mine, NEVER_SET, first) if matters and status == 0 else status
 
 
-def shadows_to_memory(registers: int, record: int, mask: int, context: int) -> int:
+def shadows_to_memory(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes have stored to shared memory; operands as those of :func:`shadows_from_memory`. Returns a status."""
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
-    size, many = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
-    items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
+    places = context.scratch + SCRATCH_PLACES
+    size, many = record.operands[3], record.operands[4]
+    items = context.lists.at(record.operands[5])
     low = (1 << 8 * size) - 1 if size < 8 else -1
     unset = 0
     for lane in range(32):
@@ -206,31 +199,31 @@ def shadows_to_memory(registers: int, record: int, mask: int, context: int) -> i
             cta, offset = cta_of(context, load64(places + 8 * lane)), offset_of(load64(places + 8 * lane))
             undefined = 0
             for k in range(many):
-                bits = stored_bits(registers, items + 4 * ITEM_WORDS * k, lane) & low
+                bits = stored_bits(registers, items.at(ITEM_WORDS * k), lane) & low
                 undefine(context, cta, offset + size * k, size, bits)
                 undefined |= bits
             if undefined != 0:
                 origin = stored_origin(registers, items, many, lane)
                 if origin == 0:
                     unset |= 1 << lane
-                    origin = load32(record + 4 * (OPERANDS + 6))
+                    origin = record.operands[6]
                 put_origin(context, cta, offset, size * many, origin)
     return note_unset(context, registers, record, low, unset, 0)
 
 
-def shadows_to_global(registers: int, record: int, mask: int, context: int) -> int:
+def shadows_to_global(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes have stored to global memory by generic addresses, where undefined bits are a use. Operands as those of
     :func:`shadows_from_memory`. Returns a status."""
-    size, many = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
-    items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
-    origins = load64(context + 8 * SCRATCH) + SCRATCH_CHUNKS
+    size, many = record.operands[3], record.operands[4]
+    items = context.lists.at(record.operands[5])
+    origins = context.scratch + SCRATCH_CHUNKS
     low = (1 << 8 * size) - 1 if size < 8 else -1
     bad, unset = 0, 0
     for lane in range(32):
         if mask >> lane & 1:
             undefined = 0
             for k in range(many):
-                undefined |= stored_bits(registers, items + 4 * ITEM_WORDS * k, lane) & low
+                undefined |= stored_bits(registers, items.at(ITEM_WORDS * k), lane) & low
             origin = stored_origin(registers, items, many, lane) if undefined != 0 else 0
             store32(origins + 4 * lane, origin)
             if origin != 0:
@@ -244,13 +237,13 @@ def shadows_to_global(registers: int, record: int, mask: int, context: int) -> i
 # ---- matrices --------------------------------------------------------------------------------------------------------
 
 
-def shadows_of_matrices(registers: int, record: int, mask: int, context: int) -> int:
+def shadows_of_matrices(registers: int, record: Record, mask: int, context: Context) -> int:
     """``ldmatrix``: operand 3 is the number of matrices, 4 whether they are transposed, 5 the start of the list of
     the registers, 6 the pc plus one. Returns a status."""
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
-    many, transposed = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
-    items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
-    reader, bad, most = load32(record + 4 * (OPERANDS + 6)), 0, 0
+    places = context.scratch + SCRATCH_PLACES
+    many, transposed = record.operands[3], record.operands[4]
+    items = context.lists.at(record.operands[5])
+    reader, bad, most = record.operands[6], 0, 0
     for lane in range(8 * many):
         if mask >> lane & 1:
             cta, offset = cta_of(context, load64(places + 8 * lane)), offset_of(load64(places + 8 * lane))
@@ -258,12 +251,12 @@ def shadows_of_matrices(registers: int, record: int, mask: int, context: int) ->
                 bad |= 1 << lane
                 most = max(most, origin_in(context, cta, offset, 16, reader))
     for k in range(many):
-        item = items + 4 * ITEM_WORDS * k
-        if load32(item) < 0:
+        item = items.at(ITEM_WORDS * k)
+        if item[0] < 0:
             continue
-        fill(registers + load32(item), 0, 128)
+        fill(registers + item[0], 0, 128)
         for lane in range(32):
-            store32(registers + load32(item + 4) + 4 * lane, most)
+            store32(registers + item[1] + 4 * lane, most)
         for lane in range(32 if bad >> 8 * k & 0xFF else 0):
             bits = 0
             for half in range(2):
@@ -274,21 +267,21 @@ def shadows_of_matrices(registers: int, record: int, mask: int, context: int) ->
                     place = load64(places + 8 * (8 * k + line))
                     written = written_bytes(context, cta_of(context, place))
                     bits |= undefined_bits(written, offset_of(place) + 2 * column, 2) << 16 * half
-            store32(registers + load32(item) + 4 * lane, bits)
+            store32(registers + item[0] + 4 * lane, bits)
     return note_read(context, record, bad, 16, places)
 
 
-def shadows_to_matrices(registers: int, record: int, mask: int, context: int) -> int:
+def shadows_to_matrices(registers: int, record: Record, mask: int, context: Context) -> int:
     """``stmatrix`` has stored; operands as those of :func:`shadows_of_matrices`."""
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
-    many, transposed = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
-    items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
+    places = context.scratch + SCRATCH_PLACES
+    many, transposed = record.operands[3], record.operands[4]
+    items = context.lists.at(record.operands[5])
     origin, unset = 0, 0
     for lane in range(32):
         origin = max(origin, stored_origin(registers, items, many, lane))
     never_set = origin == 0
     if never_set:
-        origin = load32(record + 4 * (OPERANDS + 6))
+        origin = record.operands[6]
     for lane in range(8 * many):
         if mask >> lane & 1 == 0:
             continue
@@ -298,7 +291,7 @@ def shadows_to_matrices(registers: int, record: int, mask: int, context: int) ->
             line, across = lane & 7, column
             if transposed:
                 line, across = column, lane & 7
-            word = stored_bits(registers, items + 4 * ITEM_WORDS * (lane >> 3), 4 * line + (across >> 1))
+            word = stored_bits(registers, items.at(ITEM_WORDS * (lane >> 3)), 4 * line + (across >> 1))
             bits = word >> 16 * (across & 1) & 0xFFFF
             undefine(context, cta, offset + 2 * column, 2, bits)
             undefined |= bits
@@ -309,9 +302,9 @@ def shadows_to_matrices(registers: int, record: int, mask: int, context: int) ->
     return note_rows(context, record, unset)
 
 
-def note_rows(context: int, record: int, lanes: int) -> int:
+def note_rows(context: Context, record: Record, lanes: int) -> int:
     """Lanes address rows that were stored from a register that was never set; as :func:`note_unset`."""
-    if lanes == 0 or load64(context + 8 * FAULTS) == 0:
+    if lanes == 0 or context.faults == 0:
         return 0
     first = first_lane(lanes) >> 3
     return note_stored(context, record, lanes & 0xFF << 8 * first, first)

@@ -7,29 +7,18 @@ undefined from there on (:mod:`.undefined_bytes`). The places of lanes are in th
 
 from __future__ import annotations
 
+from warpsan.engine.context import Context
 from warpsan.engine.layout import (
-    COPY_INSTRUCTION,
-    COPY_SIZE,
-    COPY_SOURCE,
-    COPY_TARGET,
-    CURRENT_RECORD,
-    FAULTS,
     FROM_GLOBAL,
-    GLOBAL,
-    GLOBAL_UNDEFINED,
-    LISTS,
-    OPERANDS,
-    ORIGINS,
-    SCRATCH,
     SCRATCH_FAULTS,
     SCRATCH_PLACES,
     SCRATCH_WIDTHS,
-    SHARED,
-    SHARED_STRIDE,
 )
+from warpsan.engine.memory import Record, ThreadCopy
+from warpsan.engine.structs import Ptr, u8
 from warpsan.engine.suspects import first_lane, note_undefined
 from warpsan.engine.watch.undefined_bytes import ITEM_WORDS, put_origin, store_lane, undefine
-from warpsan.engine.words import fill, load8, load32, load64, store64
+from warpsan.engine.words import fill, load32, load64, store64
 
 __all__ = [
     "bring_undefined",
@@ -43,7 +32,7 @@ __all__ = [
 ]
 
 
-def any_undefined(marks: int, offset: int, size: int) -> int:
+def any_undefined(marks: Ptr[u8], offset: int, size: int) -> int:
     """Whether any byte of a range is undefined."""
     if size == 16:
         return load64(marks + offset) | load64(marks + offset + 8)
@@ -53,22 +42,22 @@ def any_undefined(marks: int, offset: int, size: int) -> int:
         return load32(marks + offset)
     bad = 0
     for k in range(size):
-        bad |= load8(marks + offset + k)
+        bad |= marks[offset + k]
     return bad
 
 
-def undefined_bits_of(marks: int, offset: int, size: int) -> int:
+def undefined_bits_of(marks: Ptr[u8], offset: int, size: int) -> int:
     """A mask of up to eight bytes: all ones in each undefined byte."""
     bits = 0
     for k in range(size):
-        if load8(marks + offset + k):
+        if marks[offset + k]:
             bits |= 0xFF << 8 * k
     return bits
 
 
-def lanes_undefined(context: int, mask: int, width: int) -> int:
+def lanes_undefined(context: Context, mask: int, width: int) -> int:
     """The lanes, of some, with an undefined byte at their places."""
-    places, marks = load64(context + 8 * SCRATCH) + SCRATCH_PLACES, load64(context + 8 * GLOBAL_UNDEFINED)
+    places, marks = context.scratch + SCRATCH_PLACES, context.global_undefined
     bad = 0
     for lane in range(32):
         if mask >> lane & 1 and any_undefined(marks, load64(places + 8 * lane), width) != 0:
@@ -76,39 +65,39 @@ def lanes_undefined(context: int, mask: int, width: int) -> int:
     return bad
 
 
-def note_read(context: int, record: int, bad: int, width: int) -> int:
+def note_read(context: Context, record: Record, bad: int, width: int) -> int:
     """Lanes read undefined bytes at their places. As :func:`~..suspects.note_fault`: the offsets are those of the
     first undefined bytes of the lanes, and the width is the number of bytes that the first lane reads."""
-    scratch, marks = load64(context + 8 * SCRATCH), load64(context + 8 * GLOBAL_UNDEFINED)
+    scratch, marks = context.scratch, context.global_undefined
     many = 0
     for lane in range(32):
         if bad >> lane & 1:
             offset = load64(scratch + SCRATCH_PLACES + 8 * lane)
             first = width
             for k in range(width):
-                if load8(marks + offset + k):
+                if marks[offset + k]:
                     first = min(first, k)
                     many += lane == first_lane(bad)
             store64(scratch + SCRATCH_FAULTS + 8 * lane, offset + first)
     return note_undefined(context, record, bad, many, scratch + SCRATCH_FAULTS)
 
 
-def read_undefined(context: int, mask: int, width: int) -> int:
+def read_undefined(context: Context, mask: int, width: int) -> int:
     """Lanes read; the read is a use, or undefined bytes are not tracked yet. Returns a status."""
     bad = lanes_undefined(context, mask, width)
-    return note_read(context, load64(context + 8 * CURRENT_RECORD), bad, width) if bad != 0 else 0
+    return note_read(context, context.current_record, bad, width) if bad != 0 else 0
 
 
-def copy_undefined(context: int, mask: int, width: int) -> int:
+def copy_undefined(context: Context, mask: int, width: int) -> int:
     """Lanes issue copies of so many bytes to shared memory, in which undefined bytes are tracked. Returns a status."""
-    if load64(context + 8 * ORIGINS) != 0 and load64(context + 8 * FAULTS) == 0:
+    if context.origins != 0 and context.faults == 0:
         return 0
     return read_undefined(context, mask, width)
 
 
-def sized_copy_undefined(context: int, mask: int) -> int:
+def sized_copy_undefined(context: Context, mask: int) -> int:
     """The same for copies whose numbers of bytes are in the scratch, one for each lane. Returns a status."""
-    scratch, marks = load64(context + 8 * SCRATCH), load64(context + 8 * GLOBAL_UNDEFINED)
+    scratch, marks = context.scratch, context.global_undefined
     for lane in range(32):
         if mask >> lane & 1:
             width = load64(scratch + SCRATCH_WIDTHS + 8 * lane)
@@ -119,9 +108,9 @@ def sized_copy_undefined(context: int, mask: int) -> int:
     return 0
 
 
-def define_global(context: int, mask: int, width: int) -> int:
+def define_global(context: Context, mask: int, width: int) -> int:
     """Lanes write. Returns a status."""
-    places, marks = load64(context + 8 * SCRATCH) + SCRATCH_PLACES, load64(context + 8 * GLOBAL_UNDEFINED)
+    places, marks = context.scratch + SCRATCH_PLACES, context.global_undefined
     for lane in range(32):
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
@@ -130,7 +119,7 @@ def define_global(context: int, mask: int, width: int) -> int:
     return 0
 
 
-def update_undefined(context: int, mask: int, width: int) -> int:
+def update_undefined(context: Context, mask: int, width: int) -> int:
     """Lanes update the stored values, which count as written from then on. Returns a status."""
     status = read_undefined(context, mask, width)
     return status if status != 0 else define_global(context, mask, width)
@@ -139,13 +128,13 @@ def update_undefined(context: int, mask: int, width: int) -> int:
 # ---- loads and copies whose undefined bytes are followed -------------------------------------------------------------
 
 
-def shadows_from_global(registers: int, record: int, mask: int, context: int) -> int:
+def shadows_from_global(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes load from global memory; operands as those of :func:`~.undefined_bytes.shadows_from_memory`. Returns a
     status."""
-    places, marks = load64(context + 8 * SCRATCH) + SCRATCH_PLACES, load64(context + 8 * GLOBAL_UNDEFINED)
-    size, many = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
-    items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
-    reader, bad = load32(record + 4 * (OPERANDS + 6)) | FROM_GLOBAL, 0
+    places, marks = context.scratch + SCRATCH_PLACES, context.global_undefined
+    size, many = record.operands[3], record.operands[4]
+    items = context.lists.at(record.operands[5])
+    reader, bad = record.operands[6] | FROM_GLOBAL, 0
     for lane in range(32):
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
@@ -153,22 +142,22 @@ def shadows_from_global(registers: int, record: int, mask: int, context: int) ->
             if clean == 0:
                 bad |= 1 << lane
             for k in range(many):
-                item = items + 4 * ITEM_WORDS * k
-                if load32(item) >= 0:
+                item = items.at(ITEM_WORDS * k)
+                if item[0] >= 0:
                     bits = 0 if clean else undefined_bits_of(marks, offset + size * k, size)
-                    store_lane(registers + load32(item), lane, load32(item + 8), bits)
-                    store_lane(registers + load32(item + 4), lane, 4, 0 if clean else reader)
-    return note_read(context, record, bad, size * many) if bad != 0 and load64(context + 8 * FAULTS) != 0 else 0
+                    store_lane(registers + item[0], lane, item[2], bits)
+                    store_lane(registers + item[1], lane, 4, 0 if clean else reader)
+    return note_read(context, record, bad, size * many) if bad != 0 and context.faults != 0 else 0
 
 
-def bring_undefined(context: int, cta: int, target: int, source: int, size: int, pc: int) -> None:
+def bring_undefined(context: Context, cta: int, target: int, source: int, size: int, pc: int) -> None:
     """The instruction at a pc has copied bytes from global to shared memory, both as addresses of this process:
     undefined bytes remain undefined there, if they are tracked."""
-    marks = load64(context + 8 * GLOBAL_UNDEFINED)
-    if marks == 0 or load64(context + 8 * ORIGINS) == 0:
+    marks = context.global_undefined
+    if marks == 0 or context.origins == 0:
         return
-    at = target - load64(context + 8 * SHARED) - load64(context + 8 * SHARED_STRIDE) * cta
-    begin = source - load64(context + 8 * GLOBAL)
+    at = target - context.shared - context.shared_stride * cta
+    begin = source - context.arena
     for word in range((size + 3) // 4):
         k, many = 4 * word, min(4, size - 4 * word)
         bits = undefined_bits_of(marks, begin + k, many)
@@ -177,10 +166,10 @@ def bring_undefined(context: int, cta: int, target: int, source: int, size: int,
             put_origin(context, cta, at + k, many, pc + 1 | FROM_GLOBAL)
 
 
-def undefine_copies(context: int, entry: int, cta: int, due: int) -> None:
+def undefine_copies(context: Context, entry: ThreadCopy, cta: int, due: int) -> None:
     """The copies of some lanes of an entry of cp.async have landed; as :func:`bring_undefined`."""
-    for lane in range(32 if load64(context + 8 * GLOBAL_UNDEFINED) != 0 else 0):
+    for lane in range(32 if context.global_undefined != 0 else 0):
         if due >> lane & 1:
-            target, source = load64(entry + 8 * (COPY_TARGET + lane)), load64(entry + 8 * (COPY_SOURCE + lane))
-            size, pc = load64(entry + 8 * (COPY_SIZE + lane)), load64(entry + 8 * COPY_INSTRUCTION)
+            target, source = entry.target[lane], entry.source[lane]
+            size, pc = entry.bytes[lane], entry.pc
             bring_undefined(context, cta, target, source, size, pc)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from warpsan.engine.layout import LISTS, OPERANDS, SCRATCH
-from warpsan.engine.words import copy, fill, load8, load32, load64, store8, store32
+from warpsan.engine.context import Context
+from warpsan.engine.memory import Record
+from warpsan.engine.words import copy, fill, load8, load32, store8, store32
 
 __all__ = ["shadows_of_product"]
 
@@ -13,20 +14,20 @@ ADDENDS = 64
 """Place of the shadows of C in the scratch."""
 
 
-def shadows_of_product(registers: int, record: int, mask: int, context: int) -> int:
+def shadows_of_product(registers: int, record: Record, mask: int, context: Context) -> int:
     """``mma`` of 16 by 8: operand 0 is the start of the list of its rows, 1 whether elements of C and D are halves. The
     list has the shadows of A (up to 4), B (2), C (4) and D (4), or -1, followed by their origins.
 
     An element of D is undefined if its addend, or an element of its row of A or its column of B, is.
     """
-    rows = load64(context + 8 * LISTS) + 4 * load32(record + 4 * OPERANDS)
-    halves = load32(record + 4 * (OPERANDS + 1))
+    rows = context.lists.at(record.operands[0])
+    halves = record.operands[1]
     origin = 0
     total = 0
-    place = load64(context + 8 * SCRATCH)  # whether rows of A and columns of B are undefined: a byte each
+    place = context.scratch  # whether rows of A and columns of B are undefined: a byte each
     fill(place, 0, ADDENDS + 4 * 128)
     for k in range(D_ROWS if mask == 0xFFFFFFFF else 0):
-        row, origins = load32(rows + 4 * k), load32(rows + 4 * (ALL_ROWS + k))
+        row, origins = rows[k], rows[ALL_ROWS + k]
         for lane in range(32 if row >= 0 else 0):
             bits = load32(registers + row + 4 * lane)
             if bits != 0:
@@ -35,14 +36,14 @@ def shadows_of_product(registers: int, record: int, mask: int, context: int) -> 
                 if k < C_ROWS:
                     store8(place + (lane >> 2) + (16 if k >= B_ROWS else 8 * (k & 1)), 1)
     for k in range(4 if total != 0 else 0):  # D may have the registers of C in another order
-        addend = load32(rows + 4 * (C_ROWS + k))
+        addend = rows[C_ROWS + k]
         if addend >= 0:
             copy(place + ADDENDS + 128 * k, registers + addend, 128)
     for k in range(4):
-        row, addends = load32(rows + 4 * (D_ROWS + k)), place + ADDENDS + 128 * k
+        row, addends = rows[D_ROWS + k], place + ADDENDS + 128 * k
         if row < 0:
             continue
-        origins = registers + load32(rows + 4 * (ALL_ROWS + D_ROWS + k))
+        origins = registers + rows[ALL_ROWS + D_ROWS + k]
         upper = k == 1 if halves else k > 1
         for lane in range(32):
             if mask >> lane & 1 == 0:

@@ -1,0 +1,210 @@
+"""The memory of native code besides the context, as structs: the program, warps, barriers and copies in flight."""
+
+from __future__ import annotations
+
+from warpsan.engine.layout import MOST_PATHS, MOST_SETS, OPERANDS, RECORD_WORDS, WARP
+from warpsan.engine.structs import Address, NativeStruct, Ptr, i32, i64, inline
+
+__all__ = [
+    "BarrierState",
+    "Block",
+    "Mbarrier",
+    "Path",
+    "Product",
+    "Record",
+    "Release",
+    "ReleaseList",
+    "Row",
+    "RowCopy",
+    "ThreadCopy",
+    "TransferEntry",
+    "Warp",
+]
+
+MOST_WARPS = 32
+"""Warps of a CTA."""
+
+
+class Record(NativeStruct):
+    """One operation."""
+
+    function: i32  # index into the table of operations
+    guard: i32  # 0, or the row of a predicate plus 1, plus 2 if it is negated
+    operands: Ptr[i32] = inline(RECORD_WORDS - OPERANDS)  # offsets of rows in the warp's registers, or numbers
+
+
+class Block(NativeStruct):
+    """Straight-line code."""
+
+    first: i32  # range of its records, without the last
+    last: i32
+    size: i32  # its PTX instructions
+    end: i32  # the kind of its end: one of the END_ numbers
+    end_guard: i32
+    target: i32
+    collective: i32  # 1 if whole warps are needed, 2 if the lanes of a member mask are needed, otherwise 0
+    members: i32  # the row of the member mask
+    end_a: i32  # operands of the end
+    end_b: i32
+    end_c: i32
+    end_d: i32
+    end_e: i32
+    end_pc: i32  # the number of the end's instruction
+    end_token: i32  # whether a wait is for the phase of a state token
+    polls: i32  # whether it is part of a polling loop (:mod:`warpsan.analysis.polling`); 2 if only memory can end it
+
+
+class BarrierState(NativeStruct):
+    """A barrier of a CTA."""
+
+    arrived: i64  # threads that have arrived in this phase
+    given: i64  # the number that completes it; 0: all live threads
+    kind: i64  # 1 or 2 (reduction)
+    syncthreads: Block  # the block whose end is a ``__syncthreads()`` of this phase; 0: none
+    came: Ptr[i64] = inline(MOST_WARPS)  # lanes that have arrived in this phase, for each warp of the CTA
+    arrived_at: Ptr[i64] = inline(MOST_WARPS)  # with checks, the time of each warp's arrival in this phase
+    before_at: Ptr[i64] = inline(MOST_WARPS)  # ... and in the phase before; 0: none
+
+
+class Mbarrier(NativeStruct):
+    """An mbarrier of a CTA."""
+
+    offset: i64
+    valid: i64  # SPENT if all threads have dropped out of it, 1 for others; 0: no mbarrier
+    expected: i64
+    pending: i64
+    pending_bytes: i64
+    phase: i64
+    cta: i64
+    tag: i64  # with checks, the tag of its initialisation
+    unfenced: i64  # the thread of the cluster, plus one, that has initialised it without a later fence, if it needs one
+
+
+class Path(NativeStruct):
+    """Lanes of a warp at one block."""
+
+    block: i64
+    mask: i64
+    status: i64
+    info: i64  # the barrier, the phase or the registers that the lanes wait for
+    mbarrier: Mbarrier  # ... or the mbarrier
+    came_from: Block  # the block at whose end they wait
+    more: i64  # the phase of the mbarrier
+
+
+class Warp(NativeStruct):
+    """The state of a warp."""
+
+    path_count: i64
+    live: i64  # lanes that have not exited
+    steps: i64
+    cta: i64  # among the CTAs that run together
+    number: i64  # in its CTA
+    copies_in_flight: i64  # entries of cp.async
+    linear_cta: i64  # the linear index of its CTA in the grid
+    passed_wait: i64  # with counters, lanes that passed a wait at once, possibly after other lanes of the warp
+    held_registers: i64
+    product_groups: i64
+    product_count: i64
+    busy_sets: i64  # sets of registers of products in flight, as bits
+    touched_sets: i64  # sets accessed since the last wgmma.fence, as bits
+    fenced: i64  # whether there was a wgmma.fence
+    copy_groups: Ptr[i32] = inline(WARP)  # groups of cp.async that each lane has committed
+    bulk_groups: Ptr[i32] = inline(WARP)  # bulk groups that each lane has committed
+    products_of_set: Ptr[i64] = inline(MOST_SETS)  # products in flight of each set of wgmma registers
+    last_event: i64  # start of its last event in the trace, plus one; 0: none of this cluster
+    last_phase: i64  # number of the barrier phase that it has left with others, if it has had no event since
+    cluster_arrivals: Ptr[i32] = inline(WARP)  # arrivals of each lane at the barrier of the cluster
+    cluster_waits: Ptr[i32] = inline(WARP)  # ... and its waits there
+    paths: Ptr[Path] = inline(MOST_PATHS)
+
+
+class TransferEntry(NativeStruct):
+    """A bulk copy in flight."""
+
+    kind: i64
+    serial: i64
+    warp: i64
+    lane: i64
+    group: i64
+    tensor_map: i64  # the address of the map; 0 for plain bytes, whose offset in global memory is the first coordinate
+    cta: i64
+    offset: i64
+    mbarrier: Mbarrier
+    bytes: i64
+    coordinates: Ptr[i64] = inline(6)  # within the cluster: the source, its CTA, with checks the time of the reading
+    data: Ptr[i64] = inline(2)  # words of a register; or lanes that arrive, as bits
+    time: i64  # for the checks
+    pc: i64
+    source: i64  # the address of the data in this process after the read
+    state: i64  # WRITTEN_OUT and WAITED_FOR, as bits
+    linear_cta: i64  # the linear index of its CTA plus one
+    combine: i64  # bytes of an element << 16 | number of an operation + 1; 0: overwrite
+
+
+class ThreadCopy(NativeStruct):
+    """A cp.async in flight, of one warp."""
+
+    mask: i64
+    width: i64  # bytes of a copy
+    number: i64  # of earlier copies
+    pc: i64
+    traced: i64  # whether the access is an event
+    group: Ptr[i32] = inline(WARP)
+    target: Ptr[i64] = inline(WARP)
+    source: Ptr[i64] = inline(WARP)
+    bytes: Ptr[i64] = inline(WARP)  # to read
+
+
+class Product(NativeStruct):
+    """A wgmma in flight."""
+
+    words: Address  # its list
+    group: i64
+    a: i64  # the descriptors
+    b: i64
+    keep: i64  # whether sums continue
+    time: i64  # of its issue, for the checks
+    unused: Ptr[i64] = inline(2)  # fragments begin at a multiple of 64 bytes, and so do products
+    fragments: Ptr[i64] = inline(4 * 4 * 16)  # the A fragments of four warps
+
+
+class RowCopy(NativeStruct):
+    """A copy of a warp's row."""
+
+    times: Ptr[i64] = inline(1)  # of each warp of the grid
+
+
+class Release(NativeStruct):
+    """A release through global memory; the warp's vector follows ``linear_ctas``."""
+
+    time: i64
+    warp: i64  # in the cluster
+    row: RowCopy  # a copy of that warp's row; 0: empty
+    used: i64  # whether a list contains it
+    linear_ctas: Ptr[i64] = inline(1)  # the linear index of each CTA of the cluster
+
+
+class ReleaseList(NativeStruct):
+    """An element of a list of releases, and the rest of the list."""
+
+    item: Address  # a release; in lists of fences and observations, a list
+    before: ReleaseList
+    scope: i64  # of the operation that added it
+    reach: i64  # the scope of the fence before it; OF_FENCES: the item is a list of ``fence.sc`` before the operation
+
+
+class Row(NativeStruct):
+    """What comes before a warp in the grid."""
+
+    joined: i64  # the time at which the warp last joined a release
+    merged: i64  # ... and last merged the row of another warp
+    version: i64
+    snapshot: RowCopy  # its copy in the pool; 0: none since the last change
+    seen: ReleaseList  # releases that the warp has read since its last fence
+    fenced: Release  # its past at its last fence of GPU scope
+    near: Release  # ... and at the last narrower fence since then
+    reach: i64  # the scope of that fence
+    fences: ReleaseList  # the ``fence.sc`` of GPU scope before the warp
+    observed: ReleaseList  # lists of these that it has observed
+    fences_at: i64  # the time of the last change of the two
