@@ -33,7 +33,7 @@ Array = npt.NDArray[Any]
 def row(name: str, seq: int) -> str:
     """A kernel's row of the table."""
     kernel, problem = get(name), Problem(1, 1, seq, 64)
-    if reason := kernel.reject_reason(problem):
+    if reason := kernel.why_not(problem):
         return f"| `{name}` | {reason} |"
     inputs = make_inputs(problem, "normal", 0)
     exact = attention_float64(inputs.q, inputs.k, inputs.v, scale=problem.scale, causal=problem.causal)

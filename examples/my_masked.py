@@ -1,4 +1,4 @@
-"""Your own CUDA kernel for masks, key lengths, windows, a soft cap, ALiBi and sinks: what ``takes`` promises.
+"""Your own CUDA kernel for masks, key lengths, windows, a soft cap, ALiBi and sinks: what ``features`` promises.
 
     sdpalab judge examples/my_masked.py --shape 2,4,60,32 --kv-lengths 60,31 --alibi-slopes --sinks
 
@@ -38,7 +38,7 @@ MY_MASKED = CudaKernel(
     entry="one_warp_a_row",
     plan=plan,
     supports=supports,
-    takes=("window_size", "softcap", *ARRAYS),
+    features=("window_size", "softcap", *ARRAYS),
     numerics=Numerics(accumulate="float32", probabilities="float32"),
     idea="one warp computes one query row, with every mask and bias",
 )

@@ -56,7 +56,7 @@ def subject(kernel: Kernel, knobs: Mapping[str, str], changes: Changes) -> RingS
     config = kernel.config_with(knobs).but(**kernel.algebraic)
     for head_dim in (32, 64, 128):
         problem = SMALL.with_(**{"head_dim": head_dim, "scale": SCALE, **changes})
-        if kernel.supports(problem) is None and kernel.reject_reason(problem, config) is None:
+        if kernel.supports(problem) is None and kernel.why_not(problem, config) is None:
             return RingSubject(kernel, config, problem)
     raise UserError(f"{kernel.name} computes none of the small problems")
 

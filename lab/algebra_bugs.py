@@ -59,8 +59,8 @@ def excluded(bug: Bug) -> str:
 def quick_problems(bug: Bug) -> Iterator[Problem]:
     """Problems of the judge's quick cases for a bug of a kernel, that the kernel takes and that can run in a ring, each
     once."""
-    taken = {*bug.candidate.takes} if isinstance(bug.candidate, CudaKernel) else set()
-    problems = (spec.problem for spec in specs_of(bug) if taken.issuperset(spec.problem.extras))
+    taken = {*bug.candidate.features} if isinstance(bug.candidate, CudaKernel) else set()
+    problems = (spec.problem for spec in specs_of(bug) if taken.issuperset(spec.problem.features))
     yield from dict.fromkeys(problem.with_(scale=SCALE) for problem in problems if has_codes(problem))
 
 
@@ -82,7 +82,7 @@ def bug_entry(bug: Bug) -> dict[str, str]:
     equal: list[RingSubject] = []
     for problems in ((*algebra_problems(bug.problem), bug.problem.with_(scale=SCALE)), quick_problems(bug)):
         for problem in problems:
-            if kernel.reject_reason(problem, config) is not None:
+            if kernel.why_not(problem, config) is not None:
                 continue
             of = RingSubject(kernel, config, problem, (reordered(problem),))
             result = {**_outcome(of), "problem": problem.label}

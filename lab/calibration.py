@@ -205,9 +205,7 @@ def run(say: Say) -> CampaignResult:
     built = [*(KERNELS[name] for name in KERNELS if needs(name) is None), load_kernel(str(ROOT / TRITON_KERNEL))]
     for kernel in built:
         assert isinstance(kernel, Kernel)
-        dtypes = [
-            dtype for dtype in ("float16", "bfloat16") if not kernel.reject_reason(SIMULATED[0].with_(dtype=dtype))
-        ]
+        dtypes = [dtype for dtype in ("float16", "bfloat16") if not kernel.why_not(SIMULATED[0].with_(dtype=dtype))]
         cases = ((p.with_(dtype=dtype), kind, 0) for p in SIMULATED for dtype in dtypes for kind in INPUT_KINDS)
         calibration.hold([Simulated(kernel)], cases)
         say(f"{kernel.name}: {len(calibration.alarms)} false alarms so far")

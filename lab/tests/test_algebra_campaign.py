@@ -90,7 +90,7 @@ def test_bugs_are_asked_on_what_the_kernel_claims() -> None:
     assert any(each.group > 1 for each in asked)
     assert {128, 64, 32} <= {each.head_dim for each in asked}
     assert {each.dtype for each in asked} == {"float16", "bfloat16"}
-    assert {name for each in asked for name in each.extras} == {"window_size", "kv_lengths"}
+    assert {name for each in asked for name in each.features} == {"window_size", "kv_lengths"}
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def test_all_that_is_judged_timed_and_compared_is_among_the_modules() -> None:
         wanted = [(kernel.default_config, problem) for problem in TIMED]
         wanted += [(config, problem) for config in map(Config, kernel.configs) for problem in COMPARED]
         for config, problem in wanted:
-            if kernel.reject_reason(problem, config) is None:
+            if kernel.why_not(problem, config) is None:
                 for step in kernel.launch_plan(problem, config, sms=SMS).launches:
                     assert step.module in modules
 

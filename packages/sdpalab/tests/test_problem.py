@@ -61,7 +61,7 @@ def test_extras_are_in_the_label_and_the_json_only_where_they_are_set() -> None:
     assert problem.label == "1x8x512x64 window=128,0 softcap=30"
     assert Problem(**json.loads(json.dumps(problem.to_dict()))) == problem
     assert set(problem.to_dict()) - set(MISSION.to_dict()) == {"window_size", "softcap"}
-    assert problem.extras == ("window_size", "softcap")
+    assert problem.features == ("window_size", "softcap")
     assert problem.scoring == {"scale": 0.125, "causal": False, "window_size": (128, 0), "softcap": 30.0}
     assert MISSION.scoring == {"scale": 0.125, "causal": False}
     assert "window" not in MISSION.label + json.dumps(MISSION.to_dict())

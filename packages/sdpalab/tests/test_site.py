@@ -99,7 +99,7 @@ def test_the_cuda_kernel_of_the_page_compiles(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "my_attention.py").write_text(first)
     kernel = load_user_kernel("my_attention.py")
     assert isinstance(kernel, CudaKernel)
-    assert kernel.reject_reason(Problem(1, 1, 64, 128)) is not None
+    assert kernel.why_not(Problem(1, 1, 64, 128)) is not None
     (launch,) = kernel.launch_plan(Problem(1, 2, 100, 64)).launches
     assert (launch.grid, launch.block) == ((2, 2, 1), (64, 1, 1))
     assert launch.module is not None

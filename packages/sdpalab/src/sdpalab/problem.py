@@ -32,7 +32,7 @@ from typing import Any
 
 from sdpalab.scoring import (
     ARRAYS,
-    EXTRAS,
+    FEATURES,
     FIELDS,
     TASKS,
     MaskForm,
@@ -49,7 +49,7 @@ from sdpalab.scoring import (
 __all__ = [
     "ARRAYS",
     "DTYPES",
-    "EXTRAS",
+    "FEATURES",
     "FIELDS",
     "HALF_DTYPES",
     "MISSION",
@@ -208,9 +208,9 @@ class Problem:
         object.__setattr__(self, "bottom_right", bottom_right and positions and not same)
 
     @property
-    def extras(self) -> tuple[str, ...]:
-        """Names among :data:`EXTRAS` that this problem sets."""
-        return tuple(name for name in EXTRAS if getattr(self, name))
+    def features(self) -> tuple[str, ...]:
+        """Names among :data:`FEATURES` that this problem sets."""
+        return tuple(name for name in FEATURES if getattr(self, name))
 
     @property
     def backward(self) -> bool:
@@ -225,7 +225,7 @@ class Problem:
 
     @property
     def scoring(self) -> Scoring:
-        """Score arguments as keywords: ``scale``, ``causal`` and the :attr:`extras` that are not arrays;
+        """Score arguments as keywords: ``scale``, ``causal`` and the :attr:`features` that are not arrays;
         :meth:`scoring_with` adds the arrays."""
         scoring: Scoring = {"scale": self.scale, "causal": self.causal}
         if self.window_size is not None:

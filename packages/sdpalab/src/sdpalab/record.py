@@ -137,7 +137,7 @@ def _problem(value: Any) -> Problem:
 
 
 class _ProblemSchema:
-    """JSON Schema of :meth:`Problem.to_dict`: no field is null, and the extras are omitted while they are empty."""
+    """JSON Schema of :meth:`Problem.to_dict`: no field is null, and the features are omitted while they are empty."""
 
     def __get_pydantic_json_schema__(self, _: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         schema = TypeAdapter(Problem).json_schema()

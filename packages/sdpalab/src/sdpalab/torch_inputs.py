@@ -10,7 +10,7 @@ import torch
 from sdpalab.errors import UserError
 from sdpalab.run import torch_gpu
 
-__all__ = ["check_together", "shape_reason", "unfit_reason"]
+__all__ = ["check_together", "why_not_shapes", "why_not_tensors"]
 
 Tensor = torch.Tensor
 
@@ -50,7 +50,7 @@ def check_together(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> None:
             )
 
 
-def unfit_reason(
+def why_not_tensors(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -76,7 +76,7 @@ def unfit_reason(
         return "the tensors are not on a CUDA GPU"
     if torch.is_autocast_enabled("cuda"):
         return "autocast may change the dtype"
-    reason = shape_reason(q, k, v)
+    reason = why_not_shapes(q, k, v)
     if reason is not None:
         return reason
     if not enable_gqa and q.shape[1] != k.shape[1]:
@@ -88,7 +88,7 @@ def unfit_reason(
     return None
 
 
-def shape_reason(q: Tensor, k: Tensor, v: Tensor) -> str | None:
+def why_not_shapes(q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Reason why these are not tensors of a kernel, Q [B, H, Sq, D] and K and V [B, Hkv, Skv, D]; None if they are."""
     if not q.dim() == k.dim() == v.dim() == 4:
         return f"the kernels take tensors of rank 4, not {q.dim()}, {k.dim()} and {v.dim()}"

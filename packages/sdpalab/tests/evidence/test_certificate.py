@@ -13,7 +13,7 @@ from evidence_sample import honest, judged
 
 from certificate_sample import DRIVER, GPU, JUDGED, attempt, flash_build, stored_verdict
 from sdpalab.evidence.records import AttemptRecord
-from sdpalab.evidence.store.certificate import Certificate, certificate_of, exactness_reason
+from sdpalab.evidence.store.certificate import Certificate, certificate_of, why_not_exact
 from sdpalab.evidence.store.files import ArrayStore
 from sdpalab.evidence.store.lookup import forget, recorded_verdicts, records_in, shipped_records
 from sdpalab.evidence.store.record import RecordWarning, SampledRecord, StoredRecord, sealed
@@ -148,8 +148,8 @@ def test_a_damaged_record_is_skipped_with_a_warning(evidence: Path, case: Case) 
 
 
 def test_a_configuration_that_its_kernel_has_no_longer_stands_in_for_nothing() -> None:
-    assert "NO_SUCH_KNOB" in str(exactness_reason("flash", "BLOCK_M=64 NO_SUCH_KNOB=1"))
-    assert exactness_reason("mine", "") == "there is no kernel mine any more"
+    assert "NO_SUCH_KNOB" in str(why_not_exact("flash", "BLOCK_M=64 NO_SUCH_KNOB=1"))
+    assert why_not_exact("mine", "") == "there is no kernel mine any more"
 
 
 def test_a_kernel_is_as_exact_as_the_configuration_that_was_judged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,13 +159,13 @@ def test_a_kernel_is_as_exact_as_the_configuration_that_was_judged(monkeypatch: 
     flash = KERNELS["flash"]
     assert isinstance(flash, CudaKernel)
     monkeypatch.setattr("sdpalab.evidence.store.certificate.KERNELS", {"flash": replace(flash, numerics=numerics)})
-    assert exactness_reason("flash", "BLOCK_M=64") is None
-    assert exactness_reason("flash", "BLOCK_M=128") == "flash computes less precisely than torch's own function"
+    assert why_not_exact("flash", "BLOCK_M=64") is None
+    assert why_not_exact("flash", "BLOCK_M=128") == "flash computes less precisely than torch's own function"
 
 
 @pytest.mark.parametrize("name", ["fp8", "fp8_simulated", "hopper_fp8"])
 def test_what_quantises_stands_in_for_nothing(name: str) -> None:
-    assert "quantises its inputs" in str(exactness_reason(name, str(KERNELS[name].default_config)))
+    assert "quantises its inputs" in str(why_not_exact(name, str(KERNELS[name].default_config)))
 
 
 def test_the_shipped_records_can_be_read() -> None:

@@ -69,7 +69,7 @@ def cases_of(kernel: Kernel) -> Iterator[ParityCase]:
     """Every configuration on normal inputs, the default one first, and that also on inputs with outliers."""
     for place, config in enumerate(map(Config, kernel.configs)):
         for problem in COMPARED:
-            if kernel.reject_reason(problem, config) is None:
+            if kernel.why_not(problem, config) is None:
                 for kind in ("normal", "outlier") if place == 0 else ("normal",):
                     yield ParityCase(kernel, problem, config, kind)
 
@@ -188,7 +188,7 @@ def _give_up(case: ParityCase, records: Records, seconds: float) -> None:
 def run(name: str, path: Path, seconds: float) -> int:
     """Compare what of a kernel is not in the records yet."""
     kernel, gpu, records = kernel_of(name), GpuExecutor(), Records(path)
-    reason = kernel.arch_reason(gpu.arch)
+    reason = kernel.why_not_on(gpu.arch)
     if reason is not None:
         raise UserError(reason)
     for case in cases_of(kernel):

@@ -25,7 +25,7 @@ def _cases() -> Iterator[object]:
 def test_gpu_and_simulator_agree(
     gpu: GpuExecutor, record_property: Callable[[str, object], None], case: ParityCase
 ) -> None:
-    if reason := case.kernel.arch_reason(gpu.arch):
+    if reason := case.kernel.why_not_on(gpu.arch):
         pytest.skip(reason)
     comparison = compare(gpu, case)
     for name, value in comparison.items():

@@ -113,7 +113,7 @@ def test_every_configuration_of_every_kernel_is_compared_the_default_one_first()
         cases = list(cases_of(kernel))
         assert cases[0].config == kernel.default_config
         configs = map(Config, kernel.configs)
-        takes = {config for config in configs if any(kernel.reject_reason(p, config) is None for p in COMPARED)}
+        takes = {config for config in configs if any(kernel.why_not(p, config) is None for p in COMPARED)}
         assert {case.config for case in cases} == takes
         labels += [case.label for case in cases]
     assert len(set(labels)) == len(labels)

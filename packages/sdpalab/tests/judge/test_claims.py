@@ -19,7 +19,7 @@ from sdpalab.judge.parameters import PARAMETERS, parameter_names
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import supports_all
 from sdpalab.kernels.registry import CUDA_KERNELS
-from sdpalab.problem import EXTRAS, Problem
+from sdpalab.problem import FEATURES, Problem
 
 SMALL = Problem(1, 2, 40, 32)
 
@@ -36,9 +36,9 @@ def test_every_claim_has_cases_at_level_quick_and_none_was_asked_for() -> None:
     assert all(spec.derived for spec in specs)
     assert {spec.problem.dtype for spec in specs if spec.claim == "dtype"} == {"bfloat16"}
     assert {spec.problem.head_dim for spec in specs if spec.claim == "head_dim"} == {*CLAIMED_HEAD_DIMS} - {32}
-    assert all(spec.claim in spec.problem.extras for spec in specs if spec.claim in EXTRAS)
-    alone = {spec.claim for spec in specs if spec.problem.extras == (spec.claim,)}
-    assert alone == set(EXTRAS) - {"backward"}
+    assert all(spec.claim in spec.problem.features for spec in specs if spec.claim in FEATURES)
+    alone = {spec.claim for spec in specs if spec.problem.features == (spec.claim,)}
+    assert alone == set(FEATURES) - {"backward"}
     assert {spec.inputs for spec in specs if spec.claim == "causal"} == {
         "normal",
         "forbidden",
@@ -60,7 +60,7 @@ def test_the_cases_differ_from_what_was_asked_for() -> None:
 
 def test_level_full_has_every_kind_of_inputs_for_what_is_further() -> None:
     few, many = claimed("quick"), claimed("full")
-    assert {spec.claim for spec in many} >= set(EXTRAS) - {"backward"}
+    assert {spec.claim for spec in many} >= set(FEATURES) - {"backward"}
     assert len(many) > 3 * len(few)
 
 

@@ -169,7 +169,7 @@ def _judged(bug: Bug, spec: CaseSpec) -> Judged:
 def test_the_tolerance_lets_the_bug_pass_and_these_probes_do_not(bug: Bug) -> None:
     assert isinstance(bug.edit, SourceEdit)
     kernel = get(bug.edit.kernel)
-    specs = [spec for spec in quick_cases([bug.problem]) if not kernel.reject_reason(spec.problem)]
+    specs = [spec for spec in quick_cases([bug.problem]) if not kernel.why_not(spec.problem)]
     results = [(spec, _judged(bug, spec)) for spec in specs]
     # At the edge of a tile a row of few keys may be beyond the tolerance, by a third of it.
     others = [result for spec, result in results if spec.inputs not in E4M3_KINDS and not spec.tile]

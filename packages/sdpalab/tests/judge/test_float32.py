@@ -105,7 +105,7 @@ def test_right_implementations_pass_and_tf32_does_not(problem: Problem) -> None:
     rejected = 0
     for kind in ("normal", "ramp", "negative", "large_logits", "plateau", "uniform", "needle", "tiny", "huge"):
         spec = CaseSpec(kind, problem, kind)
-        for right in (TiledAttention(), narrow, *([] if problem.extras else [torchs_own])):
+        for right in (TiledAttention(), narrow, *([] if problem.features else [torchs_own])):
             outcome = judged(right, spec)
             assert outcome.status is Status.PASSED, (kind, outcome.reason)
         rejected += judged(Tf32(), spec).status is Status.INCORRECT
@@ -168,7 +168,7 @@ def test_bits_are_kept_to_the_nearest() -> None:
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_shipped_kernels_do_not_take_float32(name: str) -> None:
-    assert KERNELS[name].reject_reason(Problem(1, 1, 64, 64, dtype="float32")) is not None
+    assert KERNELS[name].why_not(Problem(1, 1, 64, 64, dtype="float32")) is not None
 
 
 @pytest.mark.slow

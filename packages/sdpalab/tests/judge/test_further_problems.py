@@ -280,7 +280,7 @@ def test_a_callable_gets_tensors_of_their_types() -> None:
     inputs = make_inputs(problem)
     runner = CallableRunner(attention)
     named = {"kv_lengths", "attn_mask", "alibi_slopes", "sinks"}
-    assert set(runner.describe()["takes"]) == {"scale", "causal", *named}
+    assert set(runner.describe()["features"]) == {"scale", "causal", *named}
     runner.run(problem, inputs.arrays, 0xFF, False, CaseSpec("", problem).layout)
     types = {name: tensor.dtype for name, tensor in given.items()}
     assert types == {
@@ -302,7 +302,7 @@ def test_a_kernel_gets_arrays_or_null_pointers_and_macros() -> None:
     given = {name: module.defines[name] for name in ("ATTN_MASK", "ATTN_MASK_PER_BATCH", "ATTN_MASK_PER_HEAD")}
     assert given == {"ATTN_MASK": "1", "ATTN_MASK_PER_BATCH": "1", "ATTN_MASK_PER_HEAD": "0"}
     assert (module.defines["KV_LENGTHS"], module.defines["SINKS"]) == ("1", "0")
-    reason = replace(kernel, takes=("sinks",)).reject_reason(ALL_AT_ONCE)
+    reason = replace(kernel, features=("sinks",)).why_not(ALL_AT_ONCE)
     assert reason is not None
     assert "does not take window_size and softcap and kv_lengths and attn_mask and alibi_slopes" in reason
 

@@ -122,7 +122,7 @@ def test_the_reference_and_the_log_sum_exp_are_torchs(problem: Problem, kind: st
     assert (limit[judged] < 2.0**-8 * np.maximum(np.abs(np.nan_to_num(rows[judged], neginf=0.0)), 1e5)).all()
 
 
-@pytest.mark.parametrize("problem", [p for p in PROBLEMS if set(p.extras) <= set(PLAIN)], ids=lambda p: p.label)
+@pytest.mark.parametrize("problem", [p for p in PROBLEMS if set(p.features) <= set(PLAIN)], ids=lambda p: p.label)
 @pytest.mark.parametrize("kind", sorted(INPUT_KINDS))
 def test_the_reference_is_that_of_torchs_own_attention(problem: Problem, kind: str) -> None:
     """By the math backend in float64, with every mask as one mask; rows that see no key are 0 by definition."""

@@ -83,8 +83,8 @@ def test_it_is_the_kernel_of_the_file_and_never_loaded_here(kernel: SandboxedKer
 
 def test_what_it_declares_is_asked_for(kernel: SandboxedKernel) -> None:
     wide = Problem(1, 1, 16, 96)
-    assert kernel.reject_reason(wide) == "too wide"
-    assert kernel.reject_reason(wide, Config(WIDTH=128, MODE="b")) is None
+    assert kernel.why_not(wide) == "too wide"
+    assert kernel.why_not(wide, Config(WIDTH=128, MODE="b")) is None
     assert kernel.numerics_of().probabilities == "float32"
     assert kernel.numerics_of(Config(WIDTH=64, MODE="b")).probabilities == "problem"
     assert kernel.static_limits(wide).registers == 96

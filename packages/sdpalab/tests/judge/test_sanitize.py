@@ -44,7 +44,7 @@ def test_shipped_kernels_are_clean(name: str) -> None:
         pytest.skip(why)
     kernel = KERNELS[name]
     problems = [Problem(1, 1, 20, head_dim, seq_kv=70) for head_dim in (32, 64)]
-    problem = next(problem for problem in problems if kernel.reject_reason(problem) is None)
+    problem = next(problem for problem in problems if kernel.why_not(problem) is None)
     assert sanitize_kernel(kernel, [problem], modes=Modes(strict=True)).hazards == ()
 
 

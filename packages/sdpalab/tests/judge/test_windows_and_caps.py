@@ -217,11 +217,14 @@ def test_a_callable_without_the_parameter_is_refused_in_a_sentence() -> None:
 
 def test_the_parameters_of_a_callable_are_those_with_a_name() -> None:
     always = ["scale", "causal"]
-    assert CallableRunner(careless).describe()["takes"] == always
+    assert CallableRunner(careless).describe()["features"] == always
     beyond = {"do", "o", "lse", "q_lengths", "bottom_right", "head_dim_v"}
-    assert set(CallableRunner(TiledAttention()).describe()["takes"]) == {*PARAMETERS} - beyond
-    assert CallableRunner(lambda q, k, v, *, scale, causal, softcap=0.0: q).describe()["takes"] == [*always, "softcap"]
-    assert CallableRunner(max).describe()["takes"] == always
+    assert set(CallableRunner(TiledAttention()).describe()["features"]) == {*PARAMETERS} - beyond
+    assert CallableRunner(lambda q, k, v, *, scale, causal, softcap=0.0: q).describe()["features"] == [
+        *always,
+        "softcap",
+    ]
+    assert CallableRunner(max).describe()["features"] == always
 
 
 @pytest.mark.slow
@@ -231,9 +234,9 @@ def test_a_callable_with_the_parameters_is_judged_in_the_whole_judge() -> None:
     assert wrong.status is Status.INCORRECT
 
 
-@pytest.mark.parametrize("name", [name for name in KERNELS if not KERNELS[name].takes])
+@pytest.mark.parametrize("name", [name for name in KERNELS if not KERNELS[name].features])
 def test_shipped_kernels_refuse_what_they_do_not_take(name: str) -> None:
-    reason = KERNELS[name].reject_reason(Problem(1, 1, 64, 64, window_size=(8, 0)))
+    reason = KERNELS[name].why_not(Problem(1, 1, 64, 64, window_size=(8, 0)))
     assert reason is not None
     assert "does not take window_size" in reason
 
@@ -252,7 +255,7 @@ def one_row(hidden: str = _HIDDEN) -> CudaKernel:
         ("__expf(s * scale - largest)", f"__expf(({_CAP}) - largest)"),
         ("out[d] / total * GAIN", "total > 0.0f ? out[d] / total : 0.0f"),
     )
-    return CudaKernel("one_row", source, "one_row", plan, takes=("window_size", "softcap"), lse=True)
+    return CudaKernel("one_row", source, "one_row", plan, features=("window_size", "softcap"), lse=True)
 
 
 @pytest.mark.slow
@@ -273,6 +276,6 @@ def test_macros_are_only_for_kernels_that_take_them() -> None:
     assert (given["WINDOW_LEFT"], given["WINDOW_RIGHT"], given["SOFTCAP"]) == ("6", "2", "5.0")
     given = macros(kernel, Problem(1, 1, 40, 32))
     assert (given["WINDOW_LEFT"], given["WINDOW_RIGHT"], given["SOFTCAP"]) == ("-1", "-1", "0.0")
-    assert not {"WINDOW_LEFT", "SOFTCAP"} & set(macros(replace(kernel, takes=()), Problem(1, 1, 40, 32)))
-    with pytest.raises(UserError, match="takes must hold some of window_size, softcap"):
-        replace(kernel, takes=("window",))
+    assert not {"WINDOW_LEFT", "SOFTCAP"} & set(macros(replace(kernel, features=()), Problem(1, 1, 40, 32)))
+    with pytest.raises(UserError, match="features must hold some of window_size, softcap"):
+        replace(kernel, features=("window",))

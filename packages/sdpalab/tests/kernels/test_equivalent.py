@@ -26,7 +26,7 @@ LARGE = (
 
 def test_every_shipped_kernel_takes_most_of_the_large_problems() -> None:
     for kernel in KERNELS.values():
-        assert sum(kernel.reject_reason(problem) is None for problem in LARGE) >= 4, kernel.name
+        assert sum(kernel.why_not(problem) is None for problem in LARGE) >= 4, kernel.name
 
 
 @pytest.mark.sample(2)
@@ -39,7 +39,7 @@ def test_every_shipped_kernel_has_a_small_problem_with_the_code_of_a_large_one(
     if (reason := needs(name)) is not None:
         pytest.skip(reason)
     kernel = KERNELS[name]
-    if kernel.reject_reason(problem) is not None:
+    if kernel.why_not(problem) is not None:
         return
     equivalent = problem_with_same_code(kernel, None, problem, sms=sms)
     small = equivalent.problem

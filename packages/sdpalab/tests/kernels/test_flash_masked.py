@@ -100,10 +100,10 @@ def test_a_plain_problem_has_the_plain_source_and_its_macros_alone() -> None:
 
 
 def test_what_it_does_not_take_is_refused() -> None:
-    reason = FLASH.reject_reason(Problem(1, 2, 64, 64, sinks=True))
+    reason = FLASH.why_not(Problem(1, 2, 64, 64, sinks=True))
     assert reason is not None
     assert "does not take sinks" in reason
-    reason = FLASH.reject_reason(WINDOW, FLASH.default_config.but(SCHEDULE="stream_k"))
+    reason = FLASH.why_not(WINDOW, FLASH.default_config.but(SCHEDULE="stream_k"))
     assert reason == "SCHEDULE=stream_k is not for window_size: tiles and auto are"
 
 

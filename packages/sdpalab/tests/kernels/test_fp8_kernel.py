@@ -283,7 +283,7 @@ def test_illegal_knobs_are_refused(refusal: Refusal) -> None:
 
 
 def test_it_is_not_built_for_an_architecture_without_e4m3() -> None:
-    assert FP8.arch_reason("sm_86") == "kernel fp8 needs sm_89 or later, not sm_86"
+    assert FP8.why_not_on("sm_86") == "kernel fp8 needs sm_89 or later, not sm_86"
 
 
 def test_smem_bytes_is_what_the_kernel_touches() -> None:

@@ -209,7 +209,7 @@ def test_illegal_knobs_are_refused(refusal: Refusal) -> None:
 
 def test_it_is_built_for_hopper_alone() -> None:
     assert ARCH == "sm_90a"
-    assert "only sm_90a has" in str(HOPPER_FP8.arch_reason("sm_100"))
+    assert "only sm_90a has" in str(HOPPER_FP8.why_not_on("sm_100"))
 
 
 def test_the_search_space_is_what_fits() -> None:

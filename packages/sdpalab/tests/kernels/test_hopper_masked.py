@@ -131,6 +131,6 @@ def test_the_static_limits_are_kept(problem: Problem) -> None:
     ],
 )
 def test_what_it_does_not_take_is_refused(problem: Problem, changes: dict[str, int | str], words: str) -> None:
-    reason = HOPPER.reject_reason(problem, HOPPER.default_config.but(**changes))
+    reason = HOPPER.why_not(problem, HOPPER.default_config.but(**changes))
     assert reason is not None
     assert words in reason

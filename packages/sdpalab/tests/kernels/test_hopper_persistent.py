@@ -174,6 +174,6 @@ def test_a_persistent_block_begins_once() -> None:
 @pytest.mark.parametrize("config", [ONE, in_the_grid(TWO), THREE], ids=str)
 def test_what_an_sm_holds_is_what_the_build_says(head_dim: int, config: Config) -> None:
     problem = Problem(1, 1, 64, head_dim)
-    if HOPPER.reject_reason(problem, config) is None:
+    if HOPPER.why_not(problem, config) is None:
         used = resources_of(HOPPER, problem, config)
         assert used.blocks_per_sm == blocks_per_sm(head_dim, config.int("BLOCK_M"), smem_bytes(problem, config))

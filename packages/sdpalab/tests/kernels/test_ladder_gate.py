@@ -41,7 +41,7 @@ def gated() -> Iterator[object]:
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(("kernel", "config", "problem"), list(gated()))
 def test_static_gate(kernel: Kernel, config: Config, problem: Problem) -> None:
-    reason = kernel.reject_reason(problem, config)
+    reason = kernel.why_not(problem, config)
     if reason is None:
         assert_gate(kernel, problem, config)
     else:
@@ -54,7 +54,7 @@ def test_static_gate(kernel: Kernel, config: Config, problem: Problem) -> None:
 @pytest.mark.parametrize("kernel", ladder_kernels("cublas", "hopper", "hopper_fp8"))
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90", "sm_100", "sm_120"])
 def test_no_architecture_spills(kernel: Kernel, arch: str) -> None:
-    if kernel.arch_reason(arch) is None:
+    if kernel.why_not_on(arch) is None:
         assert_gate(kernel, edged(128).with_(dtype="bfloat16"), arch=arch)
         if kernel.name in IN_REGISTERS:
             assert_gate(kernel, edged(64), arch=arch)

@@ -39,7 +39,7 @@ def test_a_scale_that_is_no_float32_in_base_2(kernel: Kernel, scale: float) -> N
 def test_a_head_dim_that_it_is_not_compiled_for(kernel: Kernel) -> None:
     odd = SMALL.with_(head_dim=96)
     if kernel.name == UNFUSED:
-        assert kernel.reject_reason(odd) is None
+        assert kernel.why_not(odd) is None
     else:
         supported = HEAD_DIMS.get(kernel.name, "32, 64 or 128")
         assert_unsupported(kernel, odd, f"supports head_dim {supported}, not 96")
@@ -51,7 +51,7 @@ def test_sizes_beyond_its_grid_and_its_indices(kernel: Kernel, problem: Problem,
     if kernel.name != UNFUSED:
         assert_unsupported(kernel, problem, reason)
     elif problem.seq_q < 2**25:
-        assert kernel.reject_reason(problem) is None
+        assert kernel.why_not(problem) is None
 
 
 @EACH_KERNEL
@@ -61,7 +61,7 @@ def test_more_heads_than_one_quantising_grid_has(kernel: Kernel) -> None:
         reason = "quantises heads + 2 * kv_heads in one grid, of at most 65535, not 90000"
         assert_unsupported(kernel, problem, reason)
     else:
-        assert kernel.reject_reason(problem) is None
+        assert kernel.why_not(problem) is None
 
 
 @EACH_KERNEL
@@ -69,7 +69,7 @@ def test_no_knob_is_negative(kernel: Kernel) -> None:
     problem = Problem(1, 1, 64, 64)
     assert kernel.knobs
     for knob in kernel.knobs:
-        reason = kernel.reject_reason(problem, kernel.default_config.but(**{knob: -1}))
+        reason = kernel.why_not(problem, kernel.default_config.but(**{knob: -1}))
         assert reason is not None, knob
         assert reason.startswith(f"{knob} must be "), reason
         assert reason.endswith("not -1"), reason

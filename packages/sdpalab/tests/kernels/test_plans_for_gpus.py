@@ -74,7 +74,7 @@ def test_fp8_splits_keys_where_tiles_of_queries_leave_sms_without_any() -> None:
 def test_a_resolved_configuration_is_resolved_again_to_itself(name: str) -> None:
     kernel = CUDA_KERNELS[name]
     for config in map(type(kernel.default_config), kernel.configs):
-        problem = MISSION if kernel.reject_reason(MISSION, config) is None else MISSION.with_(kv_heads=2)
+        problem = MISSION if kernel.why_not(MISSION, config) is None else MISSION.with_(kv_heads=2)
         resolved = kernel.resolved(problem, config, 132)
         assert kernel.resolved(problem, resolved, 58) == resolved
         assert kernel.launch_plan(problem, config, sms=132) == kernel.launch_plan(problem, resolved, sms=58)

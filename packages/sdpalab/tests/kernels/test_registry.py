@@ -12,9 +12,10 @@ import pytest
 from sdpalab.cli import main
 from sdpalab.errors import UserError
 from sdpalab.kernels import registry
-from sdpalab.kernels.kernel import CudaKernel
+from sdpalab.kernels.kernel import CudaKernel, Launch
 from sdpalab.kernels.triton_kernel import TritonKernel
 from sdpalab.kernels.userfile import is_user_file, load_user_kernel
+from sdpalab.problem import Problem
 
 KERNEL = 'CudaKernel("k", "", "k", lambda problem, config: None)'
 
@@ -31,6 +32,13 @@ def refusal(spec: str | Path) -> str:
     message = str(refused.value)
     assert "\n" not in message
     return message
+
+
+def test_the_former_name_of_features_still_works() -> None:
+    written = CudaKernel("k", "", "k", lambda problem, config: Launch((1, 1, 1), (32, 1, 1), ()), takes=("softcap",))
+    assert written.features == ("softcap",)
+    assert written.why_not(Problem(1, 1, 8, 32, softcap=3.0)) is None
+    assert "does not take sinks" in str(written.why_not(Problem(1, 1, 8, 32, sinks=True)))
 
 
 ORDER = (

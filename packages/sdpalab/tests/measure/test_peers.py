@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 def takes(name: str, problem: Problem, arch: int) -> bool:
-    return BY_NAME[name].reject_reason(problem, arch) is None
+    return BY_NAME[name].why_not(problem, arch) is None
 
 
 def test_every_peer_has_a_name_of_its_own() -> None:
@@ -67,7 +67,7 @@ def test_all_but_the_hopper_ones_take_the_mission_shape_on_an_l4() -> None:
     ],
 )
 def test_a_refusal_is_one_sentence(name: str, problem: Problem, arch: int, reason: str) -> None:
-    refusal = BY_NAME[name].reject_reason(problem, arch)
+    refusal = BY_NAME[name].why_not(problem, arch)
     assert refusal is not None
     assert refusal.startswith(reason)
     assert "\n" not in refusal
@@ -132,16 +132,16 @@ def test_an_adapter_calls_its_library_as_documented(name: str, causal: bool, mon
     peer = BY_NAME[name]
     for module in LIBRARIES[name]:
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert peer.missing_reason() is None
+    assert peer.why_not_there() is None
     batch, kv_heads = (2 if peer.envelope.batches else 1), (2 if peer.envelope.gqa else 4)
     problem = Problem(batch, 4, 24, 64, kv_heads=kv_heads, causal=causal, scale=0.2)
-    assert peer.reject_reason(problem, 90) is None
+    assert peer.why_not(problem, 90) is None
     assert wrong(peer, problem) == ""
     if not (causal and peer.envelope.causal_square_only):
         assert wrong(peer, problem.with_(seq_kv=40)) == ""
 
 
-EXTRAS = [
+FEATURES = [
     Problem(1, 2, 24, 64, window_size=(6, 3)),
     Problem(1, 4, 24, 64, kv_heads=2, causal=True, window_size=(6, 0), softcap=4.0),
     Problem(2, 2, 24, 64, kv_lengths=(24, 9)),
@@ -152,7 +152,7 @@ EXTRAS = [
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("problem", EXTRAS, ids=lambda problem: problem.label)
+@pytest.mark.parametrize("problem", FEATURES, ids=lambda problem: problem.label)
 @pytest.mark.parametrize("name", ["torch", "torch math", "flex", "fa2", "fa3"])
 def test_masks_windows_caps_and_lengths_reach_the_library(
     name: str, problem: Problem, monkeypatch: pytest.MonkeyPatch
@@ -161,14 +161,14 @@ def test_masks_windows_caps_and_lengths_reach_the_library(
     for module in LIBRARIES.get(name, ()):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(flex, "_compiled", lambda: flex_attention)  # which computes the same, and needs no GPU
-    lacking = set(problem.extras) - set(peer.envelope.extras)
+    lacking = set(problem.features) - set(peer.envelope.features)
     if lacking:
-        refusal = peer.reject_reason(problem, 90)
+        refusal = peer.why_not(problem, 90)
         assert refusal is not None
         assert refusal.startswith(f"{name} is called without")
         assert all(each in refusal for each in lacking)
         return
-    assert peer.reject_reason(problem, 90) is None
+    assert peer.why_not(problem, 90) is None
     outcome = wrong(peer, problem)
     if problem.mask_form is not None and name != "flex":  # torch has NaN where a row sees no key
         assert outcome == "" or outcome.startswith("NOT_FINITE")
@@ -178,7 +178,7 @@ def test_masks_windows_caps_and_lengths_reach_the_library(
 
 def test_an_adapter_that_drops_a_window_is_wrong() -> None:
     peer = TorchSdpa("torch", None, BY_NAME["torch"].envelope)
-    problem = EXTRAS[0]
+    problem = FEATURES[0]
     outputs = Outputs(problem, make_inputs(problem))
     call = peer.prepared(problem.with_(window_size=None), outputs.inputs, *map(to_torch, outputs.inputs.qkv))
     assert "INCORRECT" in outputs.wrong(from_torch(call()), UNDECLARED)

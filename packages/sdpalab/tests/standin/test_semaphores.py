@@ -195,7 +195,7 @@ def plans_with_semaphores() -> list[tuple[Kernel, Config, Problem, LaunchPlan]]:
         for knobs in kernel.configs:
             for problem in problems:
                 config = kernel.default_config.but(**knobs)
-                if kernel.reject_reason(problem, config) is not None:
+                if kernel.why_not(problem, config) is not None:
                     continue
                 plan = kernel.launch_plan(problem, config, sms=58)
                 if any(buffer.role == "semaphore" for buffer in plan.buffers):

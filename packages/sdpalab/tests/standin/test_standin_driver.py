@@ -27,7 +27,7 @@ for name in sys.argv[1:]:
         continue
     problem = next(
         problem for problem in (Problem(1, 2, 70, 64), Problem(1, 2, 64, 64), Problem(1, 2, 128, 64))
-        if kernel.reject_reason(problem, kernel.default_config) is None
+        if kernel.why_not(problem, kernel.default_config) is None
     )
     made = make_inputs(problem)
     inputs = {"q": made.q, "k": made.k, "v": made.v}

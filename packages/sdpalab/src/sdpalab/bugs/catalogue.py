@@ -27,9 +27,9 @@ from sdpalab.bugs.bug import Bug
 
 __all__ = ["BUGS", "IN_PYTHON"]
 
-_OF_EXTRAS = (windows, caps, lengths, masks, alibi, sinks)
-"""Bugs on problems with :data:`sdpalab.scoring.EXTRAS`."""
-_FILES = (softmax, tiles, edges, precision, *_OF_EXTRAS, cuda, lse, fp8, synchronisation, hopper, unasked)
+_OF_FEATURES = (windows, caps, lengths, masks, alibi, sinks)
+"""Bugs on problems with :data:`sdpalab.scoring.FEATURES`."""
+_FILES = (softmax, tiles, edges, precision, *_OF_FEATURES, cuda, lse, fp8, synchronisation, hopper, unasked)
 
 BUGS: Mapping[str, Bug] = MappingProxyType({bug.id: bug for file in _FILES for bug in file.BUGS})
 """All bugs: in Python first, then in the sources of shipped kernels, and last in both on unrequested claims."""

@@ -35,7 +35,7 @@ class SourceEdit:
     knobs : mapping of str to knob
         Knobs of the mutant's only configuration that differ from the kernel's default.
     of : str
-        The edited source of the kernel: ``source``, ``variant`` for the problems with extras, or ``quantise`` for the
+        The edited source of the kernel: ``source``, ``variant`` for the problems with features, or ``quantise`` for the
         quantisation steps (:mod:`sdpalab.kernels.quantisation`).
     """
 

@@ -69,7 +69,7 @@ class TiledAttention:
     inputs both are float64.
 
     ``attention(q, k, v, *, scale, causal, window_size=..., ...) -> out`` on [B, H, Sq, D] and [B, Hkv, Skv, D], with
-    the judge's arguments, all of :data:`sdpalab.scoring.EXTRAS`, and any number of K/V heads. Inside, tensors have the
+    the judge's arguments, the fields that most problems lack, and any number of K/V heads. Inside, tensors have the
     type of the sums: q [B, H, Sq, D]; k, v [B, H, Skv, D]; scores and weights of one tile [B, H, Sq, tile]; maximum and
     total [B, H, Sq, 1]; the unnormalised output [B, H, Sq, D].
     """

@@ -159,7 +159,7 @@ def _small(kernel: Kernel, config: Config) -> list[Problem]:
     causal one is left out, as it has PTX of its own."""
     small = [each for each in small_problems(kernel, config) if not each.causal]
     second = replace(small[min(1, len(small) - 1)], seq_q=max(each.seq_q for each in small))
-    more = second not in small and kernel.reject_reason(second, config) is None
+    more = second not in small and kernel.why_not(second, config) is None
     return [*small, second] if more else small
 
 

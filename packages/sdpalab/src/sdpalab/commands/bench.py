@@ -109,7 +109,7 @@ def bench(
         try:
             for name, (loaded, config) in zip(kernel or (), kernels, strict=True):
                 assert executor is not None, "kernels need an executor"
-                taken = [problem for problem in problems if loaded.reject_reason(problem, config) is None]
+                taken = [problem for problem in problems if loaded.why_not(problem, config) is None]
                 with progress_console().status(f"judging {name} on the simulator"):
                     gate = judge_for_timing(
                         loaded,
@@ -125,7 +125,7 @@ def bench(
                 gates.append(gate)
                 write("INTERRUPTED", complete=False)
             for problem in problems:
-                refused = {loaded.name: loaded.reject_reason(problem, config) for loaded, config in kernels}
+                refused = {loaded.name: loaded.why_not(problem, config) for loaded, config in kernels}
                 timed = [permit for gate in gates if (permit := gate.permit_for(problem)) is not None]
                 codes = {}
                 if executor:

@@ -129,7 +129,7 @@ def _build_all(console: Console, arch: str | None, timed: Sequence[Problem] | No
         except UserError as error:
             missing.append(str(error))
             continue
-        if (reason := kernel.arch_reason(arch)) is not None:
+        if (reason := kernel.why_not_on(arch)) is not None:
             skipped.append(reason)
             console.print(f"skipped: {reason}", soft_wrap=True)
             continue

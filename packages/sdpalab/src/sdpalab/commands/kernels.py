@@ -51,13 +51,13 @@ def kernels(json: JsonOption = None) -> int:
 
 
 def describe(kernel: Kernel) -> dict[str, Any]:
-    """A kernel's properties as plain JSON values. Types and head dimensions are derived from ``reject_reason``, not
+    """A kernel's properties as plain JSON values. Types and head dimensions are derived from ``why_not``, not
     declared twice."""
     computes = [
         (dtype, dim)
         for dtype in DTYPES
         for dim in _HEAD_DIMS
-        if kernel.reject_reason(Problem(1, 1, 64, dim, dtype=dtype)) is None
+        if kernel.why_not(Problem(1, 1, 64, dim, dtype=dtype)) is None
     ]
     declared = [kernel.numerics_of(Config(knobs)) for knobs in kernel.configs]
     return {

@@ -61,7 +61,7 @@ def build_kernel(
         If a module does not compile.
     """
     check_arch(arch)
-    reason = kernel.arch_reason(arch)
+    reason = kernel.why_not_on(arch)
     if reason is not None:
         raise UserError(reason)
     steps: dict[str, BuiltStep] = {}

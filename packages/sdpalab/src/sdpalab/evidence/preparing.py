@@ -80,6 +80,6 @@ def prepare(subject: JudgedKernel, gpu: GpuExecutor | None, large: Sequence[Prob
     # Further claims are judged, but neither shown nor checked by the static gate.
     asked = {spec.problem for spec in specs if not spec.claim}
     problems = sorted(asked, key=lambda problem: -problem.scores)
-    taken = [problem for problem in problems if kernel.reject_reason(problem) is None]
+    taken = [problem for problem in problems if kernel.why_not(problem) is None]
     steps = build_kernel(kernel, kernel.default_config, taken or problems, arch, sms=sms)
     return PreparedKernel(arch, specs, tuple(covering.missing.values()), steps)

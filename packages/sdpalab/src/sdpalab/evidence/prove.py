@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdpalab.errors import MachineError, UserError
-from sdpalab.evidence.store.certificate import exactness_reason
+from sdpalab.evidence.store.certificate import why_not_exact
 from sdpalab.evidence.store.choice import Choice, GpuPlatform, choose
 from sdpalab.evidence.store.folders import records_folder
 from sdpalab.evidence.store.lookup import forget
@@ -230,7 +230,7 @@ def _named(names: Sequence[str]) -> list[Kernel]:
                 f"prove takes shipped kernels; judge your own on the GPU with: sdpalab judge {name} --device gpu"
             )
         kernel = get(name)
-        reason = exactness_reason(name, str(kernel.default_config))
+        reason = why_not_exact(name, str(kernel.default_config))
         if reason is not None:
             raise UserError(f"{reason}; judge it with: sdpalab judge {name} --device gpu")
         kernels.append(kernel)
@@ -270,15 +270,15 @@ def _attempts(
     chosen = list(named)
     if not named:
         for name in KERNELS:
-            why = needs(name) or exactness_reason(name, str(get(name).default_config))
+            why = needs(name) or why_not_exact(name, str(get(name).default_config))
             if why:
                 skipped.append(why)
             else:
                 chosen.append(get(name))
     attempts = []
     for kernel in chosen:
-        refused = kernel.arch_reason(executor.arch)
-        reasons = {problem: refused or kernel.reject_reason(problem) for problem in problems}
+        refused = kernel.why_not_on(executor.arch)
+        reasons = {problem: refused or kernel.why_not(problem) for problem in problems}
         wrong = list(dict.fromkeys(reason for reason in reasons.values() if reason))
         if wrong and named:
             raise UserError(wrong[0])

@@ -173,7 +173,7 @@ def repro(
             if name not in skipped
         ]
         refused = {
-            each.name: why for each in subjects if gpu and each.kernel and (why := each.kernel.arch_reason(gpu.arch))
+            each.name: why for each in subjects if gpu and each.kernel and (why := each.kernel.why_not_on(gpu.arch))
         }
         if asked and refused:
             raise UserError(f"device gpu: {next(iter(refused.values()))}")

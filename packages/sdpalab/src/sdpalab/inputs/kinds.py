@@ -69,7 +69,7 @@ def _needles(source: Source, kind: str, gap: float) -> tuple[F64, F64]:
     rank = np.argsort(source.uniform("order", (problem.batch, problem.heads, keys)), axis=-1)
     row = np.arange(problem.seq_q)
     wanted = np.take(rank, row % keys, axis=-1)
-    if set(problem.extras) - {"softcap", "head_dim_v"}:
+    if set(problem.features) - {"softcap", "head_dim_v"}:
         for head in np.ndindex(problem.batch, problem.heads):
             wanted[head] = _seen_in_turn(visible_keys(row, keys, head=head, **source.scoring), wanted[head])
     elif problem.causal:

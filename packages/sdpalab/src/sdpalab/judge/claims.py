@@ -1,9 +1,9 @@
 """Cases on a candidate's claims beyond the requested problems.
 
 A kernel with ``supports`` claims everything that neither ``supports`` nor ``reject`` excludes: a causal mask, both
-16-bit types, head dimensions, shared K/V heads; and each of :data:`sdpalab.problem.EXTRAS` in its ``takes``. A callable
-claims the features that its parameters name (:data:`sdpalab.judge.parameters.PARAMETERS`); no parameter names types or
-head dimensions. Claims are judged on small problems, so a mask that is off by one fails even if no mask was requested.
+16-bit types, head dimensions, shared K/V heads; and each of its ``features``. A callable claims the features
+that its parameters name (:data:`sdpalab.judge.parameters.PARAMETERS`); no parameter names types or head dimensions.
+Claims are judged on small problems, so a mask that is off by one fails even if no mask was requested.
 Features that a candidate does not claim are skipped, and float32 is judged only on request.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from sdpalab.inputs import INPUT_KINDS
 from sdpalab.judge.small_cases import CaseSpec, length_edges, normal_case, possible, small_version, window_edges
-from sdpalab.problem import EXTRAS, HALF_DTYPES, Problem
+from sdpalab.problem import FEATURES, HALF_DTYPES, Problem
 
 __all__ = ["CLAIMED_HEAD_DIMS", "claim_cases", "claimed_by"]
 
@@ -41,9 +41,9 @@ _PLAIN: Changes = {
     "bottom_right": False,
     "head_dim_v": None,
 }
-"""A problem without extras."""
+"""A problem without features."""
 
-_OF_EXTRAS: Mapping[str, tuple[tuple[Changes, tuple[str, ...]], ...]] = {
+_OF_FEATURES: Mapping[str, tuple[tuple[Changes, tuple[str, ...]], ...]] = {
     "window_size": (
         ({"window_size": (0.28, 0.12)}, ("normal", "forbidden", "uniform")),
         ({"window_size": (0.28, 0.0), "causal": True}, ("normal", "forbidden")),
@@ -92,13 +92,13 @@ def claim_cases(problem: Problem, level: str) -> Iterator[CaseSpec]:
     if problem.group == 1:
         for batch, heads, kv_heads in ((2, 4, 2), (1, 3, 1)):
             yield from _on(short.with_(batch=batch, heads=heads, kv_heads=kv_heads), ("normal",), "enable_gqa")
-    for name, further in _OF_EXTRAS.items():
-        if name not in problem.extras:
+    for name, further in _OF_FEATURES.items():
+        if name not in problem.features:
             for changes, kinds in further:
-                yield from _of_extra(plain, name, changes, tuple(INPUT_KINDS) if level == "full" else kinds, level)
+                yield from _of_feature(plain, name, changes, tuple(INPUT_KINDS) if level == "full" else kinds, level)
 
 
-def _of_extra(plain: Problem, name: str, changes: Changes, kinds: tuple[str, ...], level: str) -> Iterator[CaseSpec]:
+def _of_feature(plain: Problem, name: str, changes: Changes, kinds: tuple[str, ...], level: str) -> Iterator[CaseSpec]:
     sizes = {"seq_q": plain.seq_q, "seq_kv": plain.seq_kv}
     problem = plain.with_(**sizes | {field: _of_share(plain, field, share) for field, share in changes.items()})
     yield from _on(problem, kinds, name)
@@ -129,6 +129,6 @@ def claimed_by(claim: str, kind: str) -> str:
     """Place where a candidate of this kind makes the claim, as part of a sentence."""
     if kind == "callable":
         return f"its parameter {claim} claims it"
-    if claim in EXTRAS:
-        return f"its takes names {claim}"
+    if claim in FEATURES:
+        return f"its features name {claim}"
     return "its supports does not refuse it"

@@ -47,7 +47,7 @@ class JudgingInterrupted(KeyboardInterrupt):
 
 def _declared(about: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a candidate's description that its cases depend on, and that must be the same in every process."""
-    return {name: about.get(name) for name in ("name", "kind", "config", "lse", "numerics", "takes")}
+    return {name: about.get(name) for name in ("name", "kind", "config", "lse", "numerics", "features")}
 
 
 def _import_torch() -> None:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sdpalab.problem import EXTRAS, Problem
+from sdpalab.problem import FEATURES, Problem
 
 __all__ = ["PARAMETERS", "arguments", "parameter_names"]
 
@@ -14,7 +14,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "scale": ("scale", "softmax_scale", "sm_scale"),
     "causal": ("causal", "is_causal"),
     "enable_gqa": ("enable_gqa",),
-    **{name: (name,) for name in EXTRAS if name != "backward"},
+    **{name: (name,) for name in FEATURES if name != "backward"},
     "window_size": ("window_size", "window"),
     "do": ("do", "dout", "grad_out", "grad_output"),
     "o": ("o", "out"),

@@ -46,7 +46,7 @@ def cases_with_same_code(
     specs: dict[str, CaseSpec] = {}
     missing: dict[str, str] = {}
     for problem in problems:
-        reason = kernel.reject_reason(problem, config)
+        reason = kernel.why_not(problem, config)
         if reason is None:
             small = problem_with_same_code(kernel, config, problem, sms=sms)
             reason = small.reason

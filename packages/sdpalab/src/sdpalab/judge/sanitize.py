@@ -58,11 +58,11 @@ def small_problems(
             [] if causal else [(2 * rows, (2 * stages + 1) * share, False), ((stages + 1) * keys - 7,) * 2 + (True,)]
         )
         problems = [Problem(1, heads, q, dim, kv_heads=1, seq_kv=kv, dtype=kind, causal=mask) for q, kv, mask in sizes]
-        problems = [problem for problem in problems if kernel.reject_reason(problem, config) is None]
+        problems = [problem for problem in problems if kernel.why_not(problem, config) is None]
         if problems:
             return problems
     problem = Problem(1, 1, keys, _HEAD_DIMS[0], dtype=dtype or "float16", causal=causal)
-    raise UserError(f"no small problem suits {kernel.name}: {kernel.reject_reason(problem, config)}; give a --shape")
+    raise UserError(f"no small problem suits {kernel.name}: {kernel.why_not(problem, config)}; give a --shape")
 
 
 def _knob(config: Config, name: str) -> int:

@@ -14,7 +14,7 @@ from sdpalab.judge.rule.evaluate import declared_numerics
 from sdpalab.judge.rule.numerics import check_numerics
 from sdpalab.judge.small_cases import CaseSpec
 from sdpalab.kernels.kernel import Numerics
-from sdpalab.problem import EXTRAS
+from sdpalab.problem import FEATURES
 
 __all__ = ["NoCaseSuits", "suitable_cases"]
 
@@ -67,7 +67,7 @@ def _suits(spec: CaseSpec, about: Mapping[str, Any]) -> bool:
         return False
     if about["kind"] == "callable":
         return True
-    claims = about["declares_support"] or not spec.claim or spec.claim in EXTRAS
+    claims = about["declares_support"] or not spec.claim or spec.claim in FEATURES
     return claims and spec.layout == Layout.CONTIGUOUS
 
 
@@ -75,9 +75,9 @@ def _lacking(about: Mapping[str, Any], spec: CaseSpec) -> str | None:
     """The parameter that a callable lacks for a case, in a sentence; None if it has all."""
     problem = spec.problem
     needed = [*(["scale"] if problem.scale != 1.0 / math.sqrt(problem.head_dim) else [])]
-    needed += [*(["causal"] if problem.causal else []), *problem.extras, *([spec.claim] if spec.claim else [])]
+    needed += [*(["causal"] if problem.causal else []), *problem.features, *([spec.claim] if spec.claim else [])]
     # Autograd differentiates any function: gradients need no parameter.
-    lacking = [name for name in dict.fromkeys(needed) if name not in (*about["takes"], "backward")]
+    lacking = [name for name in dict.fromkeys(needed) if name not in (*about["features"], "backward")]
     if not lacking:
         return None
     return f"{about['name']} has no parameter {' or '.join(lacking)}, which {problem.label} needs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, Numerics
-from sdpalab.kernels.ladder import reject_unlisted, scale_reason
+from sdpalab.kernels.ladder import reject_unlisted, why_not_scale
 from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan
 from sdpalab.problem import HALF_DTYPES, Problem
 
@@ -30,7 +30,7 @@ def workspace_bytes(problem: Problem) -> int:
 def _supports(problem: Problem) -> str | None:
     if problem.dtype not in HALF_DTYPES:
         return f"kernel cublas computes {' or '.join(HALF_DTYPES)}, not {problem.dtype}"
-    unfit = scale_reason(problem, "cublas")
+    unfit = why_not_scale(problem, "cublas")
     if unfit is not None:
         return unfit
     if workspace_bytes(problem) > MAX_WORKSPACE_BYTES:

@@ -1,4 +1,4 @@
-"""Declarations of a kernel: configurations, numerics, static limits and supported extras of a problem."""
+"""Declarations of a kernel: configurations, numerics, static limits and supported features of a problem."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sdpalab.errors import UserError
-from sdpalab.problem import EXTRAS, Problem
+from sdpalab.problem import FEATURES, Problem
 
 __all__ = [
     "MISSION_LIMITS",
@@ -17,8 +17,8 @@ __all__ = [
     "Quantisation",
     "StaticLimits",
     "UnsupportedProblem",
-    "check_takes",
-    "extra_constants",
+    "check_features",
+    "feature_constants",
 ]
 
 Knob = int | str
@@ -198,26 +198,26 @@ MISSION_LIMITS = StaticLimits(120, 64 * 1024, 0, 0, 1, "the mission's defaults")
 """Limits of the mission, all declared: the starting point of shipped kernels."""
 
 
-def check_takes(name: str, takes: Collection[str]) -> None:
-    """Raise UserError unless all of ``takes`` are :data:`sdpalab.problem.EXTRAS`."""
-    unknown = [each for each in takes if each not in EXTRAS]
-    if isinstance(takes, str) or unknown:
-        raise UserError(f"kernel {name!r}: takes must hold some of {', '.join(EXTRAS)}, not {takes!r}")
+def check_features(name: str, features: Collection[str]) -> None:
+    """Raise UserError unless all of ``features`` are :data:`sdpalab.problem.FEATURES`."""
+    unknown = [each for each in features if each not in FEATURES]
+    if isinstance(features, str) or unknown:
+        raise UserError(f"kernel {name!r}: features must hold some of {', '.join(FEATURES)}, not {features!r}")
 
 
-def extra_constants(problem: Problem, takes: Collection[str]) -> dict[str, int | float]:
-    """Compile-time constants of the supported extras (:data:`sdpalab.problem.EXTRAS`), with neutral values if unset."""
+def feature_constants(problem: Problem, features: Collection[str]) -> dict[str, int | float]:
+    """Compile-time constants of :data:`sdpalab.problem.FEATURES` that a kernel supports; neutral values if unset."""
     constants: dict[str, int | float] = {}
-    if "window_size" in takes:
+    if "window_size" in features:
         constants["WINDOW_LEFT"], constants["WINDOW_RIGHT"] = problem.window_size or (-1, -1)
-    if "softcap" in takes:
+    if "softcap" in features:
         constants["SOFTCAP"] = problem.softcap
     for name in ("kv_lengths", "q_lengths", "alibi_slopes", "sinks", "bottom_right"):
-        if name in takes:
-            constants[name.upper()] = int(name in problem.extras)
-    if "head_dim_v" in takes:
+        if name in features:
+            constants[name.upper()] = int(name in problem.features)
+    if "head_dim_v" in features:
         constants["HEAD_DIM_V"] = problem.dim_v
-    if "attn_mask" in takes:
+    if "attn_mask" in features:
         form = problem.mask_form
         constants["ATTN_MASK"] = 0 if form is None else 1 if form.type == "bool" else 2
         constants["ATTN_MASK_PER_BATCH"] = int(form is not None and form.per_batch)

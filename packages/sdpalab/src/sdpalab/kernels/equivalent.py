@@ -67,10 +67,7 @@ def problem_with_same_code(
     """
     wanted = modules_of(kernel.launch_plan(problem, config, sms=sms))
     for small in _smaller(problem):
-        if (
-            kernel.reject_reason(small, config) is None
-            and modules_of(kernel.launch_plan(small, config, sms=sms)) == wanted
-        ):
+        if kernel.why_not(small, config) is None and modules_of(kernel.launch_plan(small, config, sms=sms)) == wanted:
             return Equivalent(small)
     return Equivalent(
         None,

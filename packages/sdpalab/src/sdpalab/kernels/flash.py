@@ -74,7 +74,7 @@ def resolve(problem: Problem, config: Config, sms: int) -> Config:
     times over. With ``tiles`` NUM_CTAS is 0: it has no meaning.
     """
     schedule, ctas = config["SCHEDULE"], config.int("NUM_CTAS") or sms * _blocks_per_sm(problem, config)
-    if schedule == "auto" and problem.extras:
+    if schedule == "auto" and problem.features:
         return config.but(SCHEDULE="tiles", NUM_CTAS=0)
     if schedule == "auto":
         units = units_of(problem, config)
@@ -136,8 +136,8 @@ def _reject(problem: Problem, config: Config) -> str | None:
     ctas, schedule = config.int("NUM_CTAS"), config["SCHEDULE"]
     if not 0 <= ctas <= MAX_CTAS:
         return f"NUM_CTAS must be 0 to {MAX_CTAS}, not {ctas}"
-    if schedule in ("split_kv", "stream_k") and problem.extras:
-        return f"SCHEDULE={schedule} is not for {' and '.join(problem.extras)}: tiles and auto are"
+    if schedule in ("split_kv", "stream_k") and problem.features:
+        return f"SCHEDULE={schedule} is not for {' and '.join(problem.features)}: tiles and auto are"
     if ctas and schedule == "tiles":
         return f"SCHEDULE=tiles has a block for each tile of queries: NUM_CTAS={ctas} means nothing"
     if schedule in ("split_kv", "stream_k") and units_of(problem, config).total > MAX_UNITS:
@@ -147,7 +147,7 @@ def _reject(problem: Problem, config: Config) -> str | None:
 
 def _limits(problem: Problem) -> StaticLimits:
     if problem.head_dim > 64:
-        registers = 192 if problem.extras else 184
+        registers = 192 if problem.features else 184
         reason = "the fragments of Q and O alone are 96 registers; two blocks of four warps share an SM"
     elif problem.head_dim > 32:
         registers, reason = 160, "three blocks of four warps fit the register file; without an edge sm_89 needs 128"
@@ -159,7 +159,7 @@ def _limits(problem: Problem) -> StaticLimits:
 def _plan(problem: Problem, config: Config) -> LaunchPlan:
     threads, shared_bytes = _threads(config), smem_bytes(problem, config)
     whole = ladder_launch(problem, config.int("BLOCK_M"), threads, shared_bytes)
-    if problem.extras:
+    if problem.features:
         return LaunchPlan((), (replace(whole, args=(*whole.args, "kv_lengths")),))
     by_kv_head = reciprocal(whole.grid[0] * problem.group)
     shares = shares_of(problem, config)
@@ -202,7 +202,7 @@ FLASH = CudaKernel(
     limits=_limits,
     knobs={**KNOBS, "SCHEDULE": ("tiles", "split_kv", "stream_k"), "NUM_CTAS": SEARCHED_CTAS},
     lse=True,
-    takes=("window_size", "softcap", "kv_lengths"),
+    features=("window_size", "softcap", "kv_lengths"),
     variant=Path("flash_masked.cu"),
     resolve=resolve,
     macros=_macros,

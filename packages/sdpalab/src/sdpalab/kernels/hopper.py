@@ -118,7 +118,7 @@ def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
     """
     if config["EXP_ON_FMA"] == "auto":
         config = config.but(EXP_ON_FMA=13 if problem.head_dim == min(HEAD_DIMS) else 0)
-    if problem.extras:
+    if problem.features:
         config = config.but(SPLIT=1, KEY_GROUPS=1, SCHEDULE="tiles")
     if config.int("PACK_GQA"):
         best = _best(problem, config, sms)
@@ -237,10 +237,10 @@ def _reject(problem: Problem, config: Config) -> str | None:
     if unlisted is not None:
         return unlisted
     ctas, packed, schedule = config.int("NUM_CTAS"), config.int("PACK_GQA"), config["SCHEDULE"]
-    if problem.extras and (schedule == "persistent" or max(config.int("SPLIT"), config.int("KEY_GROUPS")) > 1):
-        extras = " and ".join(problem.extras)
+    if problem.features and (schedule == "persistent" or max(config.int("SPLIT"), config.int("KEY_GROUPS")) > 1):
+        features = " and ".join(problem.features)
         return (
-            f"a block has a tile of queries to itself for {extras}: SPLIT is 0 or 1, KEY_GROUPS 0 or 1, and SCHEDULE "
+            f"a block has a tile of queries to itself for {features}: SPLIT is 0 or 1, KEY_GROUPS 0 or 1, and SCHEDULE "
             f"auto or tiles"
         )
     if not 0 <= ctas <= MAX_CTAS:
@@ -293,7 +293,7 @@ def _plan(problem: Problem, resolved: Config) -> Launch:
     return Launch(
         grid=grid,
         block=(block_threads(block_m, resolved.int("KEY_GROUPS")), 1, 1),
-        args=(*maps, *sizes, problem.scale, "lse", *(["kv_lengths"] if problem.extras else order)),
+        args=(*maps, *sizes, problem.scale, "lse", *(["kv_lengths"] if problem.features else order)),
         dynamic_smem=smem_bytes(problem, resolved),
         cluster=(split, 1, 1),
         programmatic=True,
@@ -333,7 +333,7 @@ HOPPER = CudaKernel(
     only_arch="sm_90a",
     knobs={**VALUES, "SCHEDULE": SCHEDULES, "EXP_ON_FMA": EXP_ON_FMA},
     lse=True,
-    takes=("window_size", "softcap", "kv_lengths"),
+    features=("window_size", "softcap", "kv_lengths"),
     variant=Path("hopper_masked.cu"),
     resolve=resolve,
     macros=_macros,

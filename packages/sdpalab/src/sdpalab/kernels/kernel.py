@@ -7,7 +7,7 @@ import inspect
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
@@ -21,8 +21,8 @@ from sdpalab.kernels.declarations import (
     Quantisation,
     StaticLimits,
     UnsupportedProblem,
-    check_takes,
-    extra_constants,
+    check_features,
+    feature_constants,
 )
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, Step, problem_buffers
 from sdpalab.problem import ARRAYS, Problem
@@ -41,8 +41,8 @@ __all__ = [
     "StaticLimits",
     "Supports",
     "UnsupportedProblem",
-    "check_takes",
-    "extra_constants",
+    "check_features",
+    "feature_constants",
     "supports_all",
 ]
 
@@ -67,7 +67,7 @@ class Kernel(ABC):
     only_arch: str
     knobs: Mapping[str, Sequence[Knob]]
     lse: bool
-    takes: Collection[str]
+    features: Collection[str]
     algebraic: Mapping[str, Knob] = MappingProxyType({})
     idea: str
 
@@ -92,7 +92,7 @@ class Kernel(ABC):
             return self.only_arch
         return DEFAULT_ARCH if self.min_arch <= _number(DEFAULT_ARCH) else f"sm_{self.min_arch}"
 
-    def arch_reason(self, arch: str) -> str | None:
+    def why_not_on(self, arch: str) -> str | None:
         """None if the kernel can be built for ``arch``, such as ``sm_89``, otherwise the reason."""
         if self.only_arch and arch != self.only_arch:
             return f"kernel {self.name} uses what only {self.only_arch} has, and cannot be built for {arch}"
@@ -107,7 +107,7 @@ class Kernel(ABC):
         """
         for values in product(*self.knobs.values()):
             config = self.default_config.but(**dict(zip(self.knobs, values, strict=True)))
-            if self.reject_reason(problem, config) is None:
+            if self.why_not(problem, config) is None:
                 yield config
 
     @property
@@ -115,21 +115,21 @@ class Kernel(ABC):
         """Whether the kernel has a ``supports`` of its own, and so claims to compute the problems that it accepts."""
         return self.supports is not supports_all
 
-    def unsupported(self, problem: Problem) -> str | None:
-        """None if the kernel supports ``problem`` and takes all of its extras, otherwise the reason."""
-        missing = [name for name in problem.extras if name not in self.takes]
+    def why_not_problem(self, problem: Problem) -> str | None:
+        """None if the kernel supports ``problem`` and has all of its features, otherwise the reason."""
+        missing = [name for name in problem.features if name not in self.features]
         if missing:
             return f"kernel {self.name} does not take {' and '.join(missing)}, which {problem.label} has"
-        if "backward" in self.takes and not problem.backward:
+        if "backward" in self.features and not problem.backward:
             return f"kernel {self.name} computes gradients, and {problem.label} is a forward problem"
         answer = self.supports(problem)
         if answer is False:
             return f"kernel {self.name} does not support {problem.label}"
         return answer if isinstance(answer, str) else None
 
-    def reject_reason(self, problem: Problem, config: Config | None = None) -> str | None:
+    def why_not(self, problem: Problem, config: Config | None = None) -> str | None:
         """None if the kernel computes ``problem`` (with ``config``), otherwise the reason. Compiles nothing."""
-        reason = self.unsupported(problem)
+        reason = self.why_not_problem(problem)
         if reason is not None:
             return reason
         return self.reject(problem, self.default_config if config is None else config)
@@ -202,17 +202,17 @@ class Kernel(ABC):
         Raises
         ------
         UnsupportedProblem
-            If :meth:`reject_reason` gives a reason, or ``lse`` is set for a kernel that does not write it.
+            If :meth:`why_not` gives a reason, or ``lse`` is set for a kernel that does not write it.
         """
         config = self.default_config if config is None else config
-        reason = self.reject_reason(problem, config)
+        reason = self.why_not(problem, config)
         if reason is not None:
             raise UnsupportedProblem(reason)
         if lse and not self.lse:
             raise UnsupportedProblem(f"kernel {self.name} does not write the log-sum-exp of its rows")
         sms = default_sms(self.default_arch) if sms is None else sms
         plan = self._plan(problem, self.resolved(problem, config, sms))
-        absent = [name for name in ARRAYS if name in self.takes and name not in problem.array_shapes]
+        absent = [name for name in ARRAYS if name in self.features and name not in problem.array_shapes]
         for name in [*absent, *(["lse"] if self.lse and not lse else [])]:
             plan = plan.without(name)
         return plan
@@ -253,14 +253,14 @@ class CudaKernel(Kernel):
     lse : bool
         Whether the kernel also writes the log-sum-exp of each row if it gets a buffer: its plan then has the argument
         ``"lse"``, a pointer that may be null.
-    takes : collection of str
-        Supported extras (:data:`sdpalab.problem.EXTRAS`): ``window_size``, ``softcap``, ``kv_lengths``, ``attn_mask``,
-        ``alibi_slopes``, ``sinks``. Problems with other extras are rejected. The last four are buffers of these names
+    features : collection of str
+        Supported features, of :data:`sdpalab.problem.FEATURES`. Problems with other features are rejected. Lengths,
+        masks, slopes and sinks are buffers of these names
         (:attr:`sdpalab.problem.Problem.array_shapes`), which the plan may name as arguments; the pointer is null for a
         problem without the buffer.
     variant : str or Path, optional
-        Separate source for problems with any of :data:`sdpalab.problem.EXTRAS`, with an entry of the same name, so that
-        the code for other problems stays unchanged. Only this source then gets the macros of ``takes``.
+        Separate source for problems with any feature, with an entry of the same name, so that the code for other
+        problems stays unchanged. Only this source then gets the macros of ``features``.
     resolve : callable, optional
         ``resolve(problem, config, sms)`` returns ``config`` with a value for each knob that is 0 or ``auto``, for a GPU
         of ``sms`` multiprocessors. ``plan`` and ``macros`` get the result.
@@ -281,7 +281,7 @@ class CudaKernel(Kernel):
     Notes
     -----
     Every build also gets the macros ``HEAD_DIM`` (int), ``CAUSAL`` (0 or 1) and ``DTYPE_BF16`` (0 or 1), and for a
-    problem in float32 ``DTYPE_FLOAT32`` (1). A kernel also gets the macros of the extras that it takes:
+    problem in float32 ``DTYPE_FLOAT32`` (1). A kernel also gets the macros of its ``features``:
 
     - ``WINDOW_LEFT`` and ``WINDOW_RIGHT`` (-1: no bound; without a window, a causal mask does not set them);
     - ``SOFTCAP`` (a float, 0: none); ``KV_LENGTHS``, ``ALIBI_SLOPES`` and ``SINKS`` (0 or 1);
@@ -302,7 +302,7 @@ class CudaKernel(Kernel):
     only_arch: str = ""
     knobs: Mapping[str, Sequence[Knob]] = field(default_factory=dict)
     lse: bool = False
-    takes: Collection[str] = ()
+    features: Collection[str] = ()
     variant: str | Path | None = None
     resolve: Callable[[Problem, Config, int], Config] = lambda problem, config, sms: config
     include_dirs: Sequence[str | Path] = ()
@@ -310,8 +310,12 @@ class CudaKernel(Kernel):
     algebraic: Mapping[str, Knob] = field(default_factory=dict)
     macros: Callable[[Problem, Config], Mapping[str, Knob]] = lambda problem, config: config
     idea: str = ""
+    takes: InitVar[Collection[str]] = ()
+    """Former name of ``features``."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, takes: Collection[str]) -> None:
+        if takes:
+            object.__setattr__(self, "features", takes if isinstance(takes, str) else (*self.features, *takes))
         for name in ("source", "variant"):
             path = getattr(self, name)
             if isinstance(path, Path) and not path.is_absolute():
@@ -327,7 +331,7 @@ class CudaKernel(Kernel):
         object.__setattr__(self, "include_dirs", folders)
         if not self.configs:
             raise UserError(f"kernel {self.name!r}: configs must hold at least one configuration, such as {{}}")
-        check_takes(self.name, self.takes)
+        check_features(self.name, self.features)
 
     @property
     def folder(self) -> Path | None:
@@ -339,7 +343,7 @@ class CudaKernel(Kernel):
 
     def module(self, problem: Problem, config: Config) -> Module:
         """The translation unit for this problem and a configuration with a value for every knob (:meth:`resolved`)."""
-        source = self.variant if self.variant is not None and problem.extras else self.source
+        source = self.variant if self.variant is not None and problem.features else self.source
         if isinstance(source, Path):
             try:
                 text = source.read_text()
@@ -354,7 +358,7 @@ class CudaKernel(Kernel):
             "CAUSAL": int(problem.causal),
             "DTYPE_BF16": int(problem.dtype == "bfloat16"),
             **({"DTYPE_FLOAT32": 1} if problem.dtype == "float32" else {}),
-            **(extra_constants(problem, self.takes) if self.variant is None or problem.extras else {}),
+            **(feature_constants(problem, self.features) if self.variant is None or problem.features else {}),
         }
         macros = self.macros(problem, config)
         defines = {name: str(value) for name, value in {**traits, **macros}.items()}

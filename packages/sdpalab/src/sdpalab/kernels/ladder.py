@@ -18,7 +18,7 @@ __all__ = [
     "ladder_supports",
     "reject_oversized",
     "reject_unlisted",
-    "scale_reason",
+    "why_not_scale",
     "window_macros",
 ]
 
@@ -50,10 +50,10 @@ def ladder_supports(
     for name, length in (("seq_q", problem.seq_q), ("seq_kv", problem.seq_kv)):
         if length * problem.head_dim > INDEX_LIMIT:
             return f"kernel {kernel} indexes a head with 32 bits, and {name}={length} times head_dim does not fit"
-    return scale_reason(problem, kernel)
+    return why_not_scale(problem, kernel)
 
 
-def scale_reason(problem: Problem, kernel: str) -> str | None:
+def why_not_scale(problem: Problem, kernel: str) -> str | None:
     """None if the scale of ``problem`` fits a kernel that holds it in base 2, otherwise the reason."""
     if abs(problem.scale) <= MAX_SCALE:
         return None

@@ -172,7 +172,7 @@ class Gemm:
             "c": MatrixShape(self.m, self.n, self.ldc or self.n),
         }
 
-    def reject_reason(self, elements: Mapping[str, int]) -> str | None:
+    def why_not(self, elements: Mapping[str, int]) -> str | None:
         """None if buffers with these numbers of ``elements``, by name, hold the matrices, otherwise the reason."""
         if self.c in (self.a, self.b):
             return f"a matrix product reads buffer {self.c} and writes it, too"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from sdpalab.kernels.kernel import (
     StaticLimits,
     Supports,
     UnsupportedProblem,
-    check_takes,
-    extra_constants,
+    check_features,
+    feature_constants,
     supports_all,
 )
 from sdpalab.kernels.plan import Dim3, Launch, LaunchPlan, TritonModule, problem_buffers
@@ -59,13 +59,13 @@ class TritonKernel(Kernel):
     configs : sequence of mapping
         Supported configurations; the first is the default. A knob is a ``constexpr`` parameter, or one of Triton's
         options ``num_warps``, ``num_stages`` and ``maxnreg``.
-    supports, reject, numerics, limits, min_arch, only_arch, knobs, lse, takes, idea
+    supports, reject, numerics, limits, min_arch, only_arch, knobs, lse, features, idea
         As for :class:`~sdpalab.kernels.kernel.CudaKernel`.
 
     Notes
     -----
     The lab sets ``constexpr`` parameters called ``HEAD_DIM`` (int), ``CAUSAL``, ``DTYPE_BF16`` and ``DTYPE_FLOAT32``
-    (bool); for extras that the kernel ``takes`` also ``WINDOW_LEFT`` and ``WINDOW_RIGHT`` (int), ``SOFTCAP`` (float),
+    (bool); for its ``features`` also ``WINDOW_LEFT`` and ``WINDOW_RIGHT`` (int), ``SOFTCAP`` (float),
     and the other macros of CudaKernel (int).
 
     Pointers are declared as multiples of 16, which every allocation is. Integers are not specialised by value, so one
@@ -85,10 +85,14 @@ class TritonKernel(Kernel):
     only_arch: str = ""
     knobs: Mapping[str, Sequence[Knob]] = field(default_factory=dict)
     lse: bool = False
-    takes: Collection[str] = ()
+    features: Collection[str] = ()
     idea: str = ""
+    takes: InitVar[Collection[str]] = ()
+    """Former name of ``features``."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, takes: Collection[str]) -> None:
+        if takes:
+            object.__setattr__(self, "features", takes if isinstance(takes, str) else (*self.features, *takes))
         if not hasattr(self.fn, "params"):  # objects of @triton.autotune and of the interpreter have none
             inner = ": give its .fn, and its configurations as configs" if hasattr(self.fn, "fn") else ""
             raise UserError(
@@ -96,7 +100,7 @@ class TritonKernel(Kernel):
             )
         if not self.configs:
             raise UserError(f"kernel {self.name!r}: configs must hold at least one configuration, such as {{}}")
-        check_takes(self.name, self.takes)
+        check_features(self.name, self.features)
 
     @property
     def folder(self) -> Path | None:
@@ -163,7 +167,7 @@ class TritonKernel(Kernel):
             "CAUSAL": problem.causal,
             "DTYPE_BF16": problem.dtype == "bfloat16",
             "DTYPE_FLOAT32": problem.dtype == "float32",
-            **extra_constants(problem, self.takes),
+            **feature_constants(problem, self.features),
         }
         values = {**traits, **config}
         if name in values:
@@ -176,7 +180,7 @@ class TritonKernel(Kernel):
 
     def _type(self, name: str, value: Argument, problem: Problem) -> str:
         if isinstance(value, str):
-            absent = {name: "int32" if name == "kv_lengths" else "float32" for name in ARRAYS if name in self.takes}
+            absent = {name: "int32" if name == "kv_lengths" else "float32" for name in ARRAYS if name in self.features}
             known = absent | {buffer.name: buffer.dtype for buffer in problem_buffers(problem, lse=self.lse)}
             if value not in known:
                 raise UnsupportedProblem(

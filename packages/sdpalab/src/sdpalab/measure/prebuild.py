@@ -120,7 +120,7 @@ def modules_for(kernel: Kernel, timed: Sequence[Problem], sms: int) -> tuple[Sou
     wanted += [(config, problem) for config in map(Config, kernel.configs) for problem in COMPARED]
     modules: dict[Any, Source] = {}
     for config, problem in wanted:
-        if kernel.reject_reason(problem, config) is None:
+        if kernel.why_not(problem, config) is None:
             for step in kernel.launch_plan(problem, config, sms=sms).launches:
                 if step.module is not None:
                     modules.setdefault(_identity(step.module), step.module)

@@ -166,12 +166,12 @@ def _as_the_op(launch: TorchLaunch) -> Callable[..., torch.Tensor]:
 
     It raises RuntimeError if that function falls back to torch.
     """
-    from sdpalab.torch_inputs import check_together, unfit_reason
+    from sdpalab.torch_inputs import check_together, why_not_tensors
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **further: torch.Tensor) -> torch.Tensor:
         grouped = q.shape[1] != k.shape[1]
         check_together(q, k, v, grouped)
-        reason = unfit_reason(q, k, v, None, 0.0, grouped)
+        reason = why_not_tensors(q, k, v, None, 0.0, grouped)
         if reason is not None:
             raise RuntimeError(f"sdpalab.scaled_dot_product_attention falls back to torch: {reason}")
         return launch(q=q, k=k, v=v, **further)["o"]

@@ -246,7 +246,7 @@ def judge_for_timing(
     def outcome(**more: Any) -> GateOutcome:
         return GateOutcome(kernel.name, str(config), arch, sms, **more)
 
-    reason = kernel.arch_reason(arch)
+    reason = kernel.why_not_on(arch)
     if reason is not None:
         return outcome(reason=reason)
     spec: Candidate = kernel if candidate is None else candidate

@@ -70,7 +70,7 @@ class CountedLaunch:
         """Work of the launch on ``gpu``, with the issue schedule of its machine code, or the reason for its absence."""
         try:
             schedule = Schedule(self.code, self.roles, self._memory, pipes_of(gpu))
-            reason = schedule.reject_reason() or self._mismatch
+            reason = schedule.why_not() or self._mismatch
         except UserError as error:
             return replace(self.work, no_schedule=str(error))
         return replace(self.work, no_schedule=reason) if reason else replace(self.work, schedule=schedule)
@@ -205,7 +205,7 @@ def arch_on(kernel: Kernel, gpu: Gpu) -> str | None:
     """Architecture to build the kernel for on ``gpu``; None if it does not run there."""
     if kernel.only_arch:
         return kernel.only_arch if kernel.only_arch.rstrip("af") == gpu.arch else None
-    return gpu.arch if kernel.arch_reason(gpu.arch) is None else None
+    return gpu.arch if kernel.why_not_on(gpu.arch) is None else None
 
 
 def count(

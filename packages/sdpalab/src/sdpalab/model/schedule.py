@@ -44,7 +44,7 @@ class Schedule:
         self._pipes, self._shared_bytes = pipes, memory.shared_bytes
         self._clocks: dict[int, float] = {}
 
-    def reject_reason(self) -> str:
+    def why_not(self) -> str:
         """Why the schedule gives no time, in one sentence; empty if it does."""
         if abs(self.matched - 1) > MISMATCH:
             return f"the path through its machine code has {self.matched:.0%} of the FLOPs that were counted"

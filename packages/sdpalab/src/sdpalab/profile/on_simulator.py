@@ -228,7 +228,7 @@ def _target(kernel: Kernel, name: str | None) -> tuple[Gpu, str]:
     gpu = gpu_named(name) if name is not None else default_gpu(kernel.default_arch)
     arch = arch_on(kernel, gpu)
     if arch is None:
-        raise UserError(f"{kernel.name} does not run on {gpu.name}: {kernel.arch_reason(gpu.arch)}")
+        raise UserError(f"{kernel.name} does not run on {gpu.name}: {kernel.why_not_on(gpu.arch)}")
     return gpu, arch
 
 

@@ -69,7 +69,7 @@ def multiply(gemm: Gemm, arrays: Mapping[str, Array], ring: Ring | None = None) 
     UserError
         If a buffer does not exist, or its number of elements differs from that of its matrices.
     """
-    reason = gemm.reject_reason({name: array.size for name, array in arrays.items()})
+    reason = gemm.why_not({name: array.size for name, array in arrays.items()})
     if reason is not None:
         raise UserError(reason)
 

@@ -178,7 +178,7 @@ def prepare_gemm(
     UserError
         If the buffers are too small for the matrices, or cuBLAS does not multiply their types.
     """
-    reason = gemm.reject_reason({name: math.prod(buffer.shape) for name, buffer in buffers.items()})
+    reason = gemm.why_not({name: math.prod(buffer.shape) for name, buffer in buffers.items()})
     if reason is not None:
         raise UserError(f"{where}: {reason}")
     a, b, c = (buffers[name].dtype for name in (gemm.a, gemm.b, gemm.c))

@@ -156,9 +156,7 @@ def _held_out(context: SearchContext) -> list[Problem]:
     """Held-out shapes of all problems, without searched problems and those that the kernel rejects."""
     unseen = dict.fromkeys(each for problem in context.problems for each in held_out(problem))
     return [
-        problem
-        for problem in unseen
-        if problem not in context.problems and context.kernel.reject_reason(problem) is None
+        problem for problem in unseen if problem not in context.problems and context.kernel.why_not(problem) is None
     ]
 
 

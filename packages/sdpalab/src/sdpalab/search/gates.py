@@ -229,12 +229,12 @@ def _small(kernel: Kernel, config: Config, problems: Sequence[Problem]) -> list[
     for problem in problems:
         for small in small_problems(kernel, config, dtype=problem.dtype, causal=problem.causal):
             same = _like(problem, small)
-            small_ones[same if kernel.reject_reason(same, config) is None else small] = None
+            small_ones[same if kernel.why_not(same, config) is None else small] = None
     return list(small_ones)
 
 
 def _like(problem: Problem, small: Problem) -> Problem:
-    """A small problem with the head dimension, window, lengths and other extras of ``problem``."""
+    """A small problem with the head dimension, window, lengths and other features of ``problem``."""
     sizes = {name: getattr(small, name) for name in ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "causal")}
     window = problem.window_size and tuple(min(side, small.seq_kv // 2) for side in problem.window_size)
     return problem.with_(**sizes, window_size=window, scale=None)

@@ -180,7 +180,7 @@ def _no_arch(kernel: Kernel, gpus: Sequence[Gpu]) -> str | None:
     """Reason why the kernel cannot be built for one of the GPUs; None if it can for all."""
     for gpu in gpus:
         if arch_on(kernel, gpu) is None:
-            return kernel.arch_reason(gpu.arch) or f"kernel {kernel.name} does not run on {gpu.name}"
+            return kernel.why_not_on(gpu.arch) or f"kernel {kernel.name} does not run on {gpu.name}"
     return None
 
 
@@ -191,9 +191,9 @@ def _rejection(
     if (no_arch := _no_arch(kernel, gpus)) is not None:
         return "arch", no_arch
     for problem in problems:
-        unsupported = kernel.unsupported(problem)
-        if unsupported is not None:
-            return "supports", unsupported
+        reason = kernel.why_not_problem(problem)
+        if reason is not None:
+            return "supports", reason
         reason = kernel.reject(problem, config)
         if reason is not None:
             return "reject", reason

@@ -29,12 +29,12 @@ class ProblemClass(JsonRecord):
         Whether several query heads share one K/V head.
     heads, seq_q, seq_kv : int
         Least powers of two that are at least batch times heads, and each length.
-    extras : tuple of str
-        Extras (:data:`sdpalab.problem.EXTRAS`) of the problems, with their compiled-in values: a window, a soft cap,
+    features : tuple of str
+        Extras (:data:`sdpalab.problem.FEATURES`) of the problems, with their compiled-in values: a window, a soft cap,
         the form of a mask.
     """
 
-    sparse = ("extras",)
+    sparse = ("features",)
 
     dtype: str
     head_dim: int
@@ -43,7 +43,7 @@ class ProblemClass(JsonRecord):
     heads: int
     seq_q: int
     seq_kv: int
-    extras: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, problem: Problem) -> ProblemClass:
@@ -56,7 +56,7 @@ class ProblemClass(JsonRecord):
             _power(problem.batch * problem.heads),
             _power(problem.seq_q),
             _power(problem.seq_kv),
-            tuple(_compiled(problem, name) for name in problem.extras),
+            tuple(_compiled(problem, name) for name in problem.features),
         )
 
     @property
@@ -66,7 +66,7 @@ class ProblemClass(JsonRecord):
         if self.seq_q != self.seq_kv:
             keys = f"{_range(self.seq_q)} queries, {_range(self.seq_kv)} keys"
         traits = f"{self.dtype} D={self.head_dim}{' causal' * self.causal}{' grouped' * self.grouped}"
-        traits = " ".join((traits, *self.extras))
+        traits = " ".join((traits, *self.features))
         return f"{traits}, {_range(self.heads)} heads, {keys}"
 
 

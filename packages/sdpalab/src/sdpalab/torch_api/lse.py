@@ -15,7 +15,7 @@ import torch.nn.functional as functional
 from sdpalab.errors import UserError
 from sdpalab.torch_api.kernels import certified, launch
 from sdpalab.torch_api.ops import fall_back
-from sdpalab.torch_inputs import check_together, shape_reason, unfit_reason
+from sdpalab.torch_inputs import check_together, why_not_shapes, why_not_tensors
 
 __all__ = ["attention_with_lse"]
 
@@ -58,7 +58,7 @@ def attention_with_lse(
         If the tensors do not match, or within :func:`sdpalab.no_fallback` if no certified kernel covers the call.
     """
     check_together(q, k, v, enable_gqa)
-    wrong = shape_reason(q, k, v)
+    wrong = why_not_shapes(q, k, v)
     if wrong is None and not enable_gqa and q.shape[1] != k.shape[1]:
         wrong = f"{k.shape[1]} heads of k and v for {q.shape[1]} of q need enable_gqa=True"
     if wrong is None and not k.shape[2]:
@@ -98,7 +98,7 @@ def _attention_with_lse(
     q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: float | None = None
 ) -> tuple[Tensor, Tensor]:
     """A certified kernel computes both; without one torch does, or UserError within :func:`sdpalab.no_fallback`."""
-    reason = unfit_reason(q, k, v, None, 0.0, True)
+    reason = why_not_tensors(q, k, v, None, 0.0, True)
     if reason is None:
         kernel, reason = certified(q, k, v, is_causal, scale, lse=True)
         if kernel is not None:

@@ -22,7 +22,7 @@ import torch.nn.functional as functional
 from sdpalab.errors import UserError
 from sdpalab.run import torch_gpu
 from sdpalab.torch_api.kernels import certified, certified_on, copied, launch, make_ready
-from sdpalab.torch_inputs import check_together, shape_reason, unfit_reason
+from sdpalab.torch_inputs import check_together, why_not_shapes, why_not_tensors
 
 __all__ = ["Explanation", "explain", "fall_back", "no_fallback", "prepare", "scaled_dot_product_attention"]
 
@@ -122,7 +122,7 @@ def scaled_dot_product_attention(
         If the tensors do not match, or within :func:`no_fallback` if no certified kernel covers the call.
     """
     check_together(query, key, value, enable_gqa)
-    reason = unfit_reason(query, key, value, attn_mask, dropout_p, enable_gqa)
+    reason = why_not_tensors(query, key, value, attn_mask, dropout_p, enable_gqa)
     # A compiled graph looks up the certificate at run time: the records cannot be read during tracing.
     if reason is None and not torch.compiler.is_compiling():
         kernel, reason = certified(query, key, value, is_causal, scale)
@@ -179,7 +179,7 @@ def explain(
         If the tensors do not match, or the lab has no data on ``gpu``.
     """
     check_together(query, key, value, enable_gqa)
-    reason = unfit_reason(query, key, value, attn_mask, dropout_p, enable_gqa, anywhere=gpu is not None)
+    reason = why_not_tensors(query, key, value, attn_mask, dropout_p, enable_gqa, anywhere=gpu is not None)
     if reason is not None:
         return Explanation(None, reason)
     if gpu is None:
@@ -237,7 +237,7 @@ def fall_back(reason: str) -> None:
 
 def _insist(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Raise UserError for arguments that the public function would not pass to the op."""
-    reason = shape_reason(q, k, v)
+    reason = why_not_shapes(q, k, v)
     if reason is not None:
         raise UserError(f"sdpalab::attention: {reason}")
 

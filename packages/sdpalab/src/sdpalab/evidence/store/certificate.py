@@ -17,13 +17,13 @@ from sdpalab.judge.verdict import Status, Verdict
 from sdpalab.kernels.kernel import Config, UnsupportedProblem
 from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.kernels.registry import KERNELS, needs
-from sdpalab.problem import EXTRAS, Problem
+from sdpalab.problem import FEATURES, Problem
 
 __all__ = [
     "Certificate",
     "CertifiedKernel",
     "certificate_of",
-    "exactness_reason",
+    "why_not_exact",
 ]
 
 _LARGEST_TILE = 128
@@ -115,7 +115,7 @@ def _traits(problem: Problem) -> tuple[object, ...]:
         problem.seq_q == problem.seq_kv,
         bool(problem.seq_q % _LARGEST_TILE or problem.seq_kv % _LARGEST_TILE),
         problem.scale == problem.with_(scale=None).scale,
-        *(getattr(problem, name) for name in EXTRAS),
+        *(getattr(problem, name) for name in FEATURES),
     )
 
 
@@ -160,7 +160,7 @@ def certificate_of(record: AnyRecord, name: str, *, own: bool = False) -> Certif
     )
 
 
-def exactness_reason(kernel: str, config: str) -> str | None:
+def why_not_exact(kernel: str, config: str) -> str | None:
     """Reason why a kernel cannot replace torch's own function, independent of certificates; None if it can.
 
     Kernels that quantise their inputs, or accumulate in less than float32, cannot replace it. Kernels that no longer

@@ -24,7 +24,7 @@ from sdpalab.evidence.store.certificate import (
     Certificate,
     CertifiedKernel,
     config_of,
-    exactness_reason,
+    why_not_exact,
 )
 from sdpalab.evidence.store.lookup import Records, records_on
 from sdpalab.evidence.store.timings import LEAST_ROUNDS, Timing
@@ -103,9 +103,9 @@ def choose(problem: Problem, machine: GpuPlatform, records: Records | None = Non
         kernel that writes it. The comparison is that of the output alone; torch takes several times as long with the
         log-sum-exp.
     """
-    if problem.extras:
-        extras = " and ".join(problem.extras)
-        return Choice(None, f"it has no kernels for problems with {extras}, whatever is proven and timed of them")
+    if problem.features:
+        features = " and ".join(problem.features)
+        return Choice(None, f"it has no kernels for problems with {features}, whatever is proven and timed of them")
     records = records_on(machine.gpu) if records is None else records
     certificates, why = _usable(problem, machine, records.certificates)
     if not certificates:
@@ -113,7 +113,7 @@ def choose(problem: Problem, machine: GpuPlatform, records: Records | None = Non
     groups: dict[tuple[str, str], list[Certificate]] = {}
     for each in certificates:
         groups.setdefault((each.kernel, each.config), []).append(each)
-    refused = {key: KERNELS[key[0]].reject_reason(problem, config_of(*key)) for key in groups}
+    refused = {key: KERNELS[key[0]].why_not(problem, config_of(*key)) for key in groups}
     takes = [key for key, reason in refused.items() if reason is None and (KERNELS[key[0]].lse or not lse)]
     if not takes:
         return Choice(None, next(filter(None, refused.values()), "no proven kernel writes the log-sum-exp"))
@@ -150,7 +150,7 @@ def _usable(
     covering = [each for each in current if each.covers(problem)]
     if not covering:
         return [], f"no kernel that is proven on {gpu} covers {problem.label}"
-    reasons = [exactness_reason(each.kernel, each.config) for each in covering]
+    reasons = [why_not_exact(each.kernel, each.config) for each in covering]
     exact = [each for each, reason in zip(covering, reasons, strict=True) if reason is None]
     if not exact:
         return [], f"no kernel that is as exact as torch is proven for {problem.label}: {reasons[0]}"

@@ -43,7 +43,7 @@ def tuned(kernel: Kernel, problem: Problem, device: str) -> TunedEntry | None:
     entries = records_on(device_name(gpu)).tuned if gpu else ()
     place = gpu and gpu.name, ProblemClass.of(problem)
     entry = next((each for each in _current(kernel, entries) if (each.gpu, each.problems) == place), None)
-    if entry is None or kernel.reject_reason(problem, kernel.default_config.but(**entry.config)) is not None:
+    if entry is None or kernel.why_not(problem, kernel.default_config.but(**entry.config)) is not None:
         return None
     return entry
 
@@ -56,7 +56,7 @@ def tuned_config(kernel: Kernel, problem: Problem, device: str) -> Config:
 
 def shared_config(kernel: Kernel, problems: Sequence[Problem], device: str) -> Config:
     """The :func:`tuned_config` that the supported ``problems`` share; without one, the default configuration."""
-    supported = [problem for problem in problems if kernel.reject_reason(problem) is None]
+    supported = [problem for problem in problems if kernel.why_not(problem) is None]
     shared = {tuned_config(kernel, problem, device) for problem in supported}
     return shared.pop() if len(shared) == 1 else kernel.default_config
 

@@ -120,7 +120,7 @@ def problem_line(problem: Problem) -> str:
 def prove_command(problem: Problem) -> str:
     """The command that judges and times the candidates for ``problem`` on this machine."""
     line = problem_line(problem)
-    if problem.extras or " scale=" in line:
+    if problem.features or " scale=" in line:
         return f"sdpalab prove --shapes-from FILE --time (with the line '{line}' in FILE)"
     shape, *words = line.split()
     options = "".join(f" --{word.replace('_', '-').replace('=', ' ')}" for word in words)

@@ -57,8 +57,8 @@ def hypotheses(w: Float64Attention) -> Iterator[Hypothesis]:
 
 
 def _features(problem: Problem) -> set[str]:
-    """The problem's extras, with the type of an ``attn_mask``."""
-    names = {name for name in problem.extras if name != "attn_mask"}
+    """The problem's features, with the type of an ``attn_mask``."""
+    names = {name for name in problem.features if name != "attn_mask"}
     return names | {problem.attn_mask.partition(":")[0]} if problem.attn_mask else names
 
 

@@ -1,7 +1,7 @@
 """Runs ``fn(q, k, v, *, scale, causal)`` on torch CPU tensors in poisoned memory that the judge chooses.
 
 The function always receives ``scale`` and ``causal`` by the names of its parameters (:mod:`sdpalab.judge.parameters`).
-It receives the fields of :data:`sdpalab.scoring.EXTRAS` only for problems that set them: a window as two integers, a
+It receives the fields of :data:`sdpalab.scoring.FEATURES` only for problems that set them: a window as two integers, a
 soft cap as a float, all others as tensors (:attr:`sdpalab.problem.Problem.array_shapes`; a boolean mask has dtype
 bool). ``enable_gqa`` is True where K and V have fewer heads than Q.
 
@@ -53,7 +53,7 @@ class CallableRunner:
     def describe(self) -> dict[str, Any]:
         """Name of the function, and the features that its parameters name."""
         name = getattr(self._function, "__name__", type(self._function).__name__)
-        return {"kind": "callable", "name": str(name)[:200], "takes": list(parameter_names(self._function))}
+        return {"kind": "callable", "name": str(name)[:200], "features": list(parameter_names(self._function))}
 
     def run(
         self, problem: Problem, inputs: Mapping[str, Array], poison: int, reuse: bool, layout: Layout

@@ -139,12 +139,12 @@ class _CandidateServer:
             "name": kernel.name,
             "config": config,
             "arch": arch,
-            "refuses": kernel.arch_reason(arch),
+            "refuses": kernel.why_not_on(arch),
             "lse": kernel.lse,
             "algebraic": free,
             "numerics": kernel.numerics_of(config).to_dict(),
             "declares_support": kernel.declares_support,
-            "rejects": [kernel.reject_reason(problem, config) for problem in problems],
+            "rejects": [kernel.why_not(problem, config) for problem in problems],
         }
 
     def _call(self, arrays: Mapping[str, Array], problem: Problem, poison: int, reuse: bool, layout: Layout) -> Answer:
@@ -178,7 +178,7 @@ class _CandidateServer:
         return asdict(self._kernel.static_limits(problem))
 
     def _refusal(self, problem: Problem, config: Config) -> str | None:
-        return self._kernel.reject_reason(problem, config)
+        return self._kernel.why_not(problem, config)
 
     def _config(self, problem: Problem, config: Config, sms: int) -> Config:
         return self._kernel.resolved(problem, config, sms)
@@ -192,7 +192,7 @@ class _CandidateServer:
 
     def _surveyed(self, config: Config, problems: Sequence[Problem], sms: Sequence[int]) -> str | list[dict[str, int]]:
         for problem in problems:
-            refusal = self._kernel.reject_reason(problem, config)
+            refusal = self._kernel.why_not(problem, config)
             if refusal is not None:
                 return refusal
         plans = [self._kernel.launch_plan(problem, config, sms=each) for problem in problems for each in sms]

@@ -93,7 +93,7 @@ class About(Message):
     reason for no support; ``declares_support``: whether it declares ``supports`` itself. ``arch`` is the target
     architecture, the kernel's own choice if the judge has none, and ``refuses`` the reason why it cannot be built for
     that; ``lse``: whether it writes the log-sum-exp; ``algebraic``: the knobs that the algebraic stage changes. A
-    callable declares only ``takes`` (:data:`sdpalab.judge.parameters.PARAMETERS`), and is judged by the default
+    callable declares only ``features`` (:data:`sdpalab.judge.parameters.PARAMETERS`), and is judged by the default
     numerics.
     """
 
@@ -107,7 +107,7 @@ class About(Message):
     numerics: DeclaredNumerics | None = None
     declares_support: bool = False
     rejects: list[Text | None] = []
-    takes: list[Text] = []
+    features: list[Text] = []
 
     @model_validator(mode="after")
     def _a_callable_declares_nothing(self) -> About:

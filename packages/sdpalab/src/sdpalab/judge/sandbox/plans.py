@@ -174,7 +174,7 @@ def read_plan(data: bytes, known: tuple[Buffer, ...], include_dirs: Sequence[Pat
         raise PlanError(f"the launch plan needs {total} bytes of buffers, and at most {MOST_BYTES} are given")
     elements = {buffer.name: math.prod(buffer.shape) for buffer in plan.buffers}
     for step in plan.steps:
-        reason = step.reject_reason(elements) if isinstance(step, Gemm) else None
+        reason = step.why_not(elements) if isinstance(step, Gemm) else None
         if reason is not None:
             raise PlanError(reason)
     return plan.including(include_dirs) if include_dirs else plan

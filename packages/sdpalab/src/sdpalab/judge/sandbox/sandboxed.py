@@ -30,7 +30,7 @@ from sdpalab.kernels.kernel import Config, Kernel, Numerics, StaticLimits, Unsup
 from sdpalab.kernels.plan import LaunchPlan, problem_buffers
 from sdpalab.kernels.registry import get
 from sdpalab.kernels.userfile import is_user_file
-from sdpalab.problem import EXTRAS, Problem
+from sdpalab.problem import FEATURES, Problem
 
 __all__ = ["NotBuilt", "SandboxedKernel", "compile_for", "configured_kernel", "kernel_in_sandbox"]
 
@@ -108,7 +108,7 @@ def configured_kernel(
     """
     with kernel_in_sandbox(name, else_say=else_say, include_dirs=include_dirs) as kernel:
         config = kernel.config_with(settings)
-        reasons = [kernel.reject_reason(problem, config) for problem in problems]
+        reasons = [kernel.why_not(problem, config) for problem in problems]
         if reasons and reasons[0] is not None and None not in reasons:
             raise UserError(reasons[0])
         yield kernel, config
@@ -172,10 +172,10 @@ class SandboxedKernel(Kernel):
         self.name, self.idea, self.described_source = about.name, about.idea, about.source
         self.configs, self.knobs = about.configs, about.knobs
         self.min_arch, self.only_arch, self.lse = about.min_arch, about.only_arch, about.lse
-        self.supports, self.takes = lambda problem: None, EXTRAS
+        self.supports, self.features = lambda problem: None, FEATURES
         self.reject, self.numerics, self.limits = self._reject, self._numerics, self._limits
 
-    def unsupported(self, problem: Problem) -> str | None:
+    def why_not_problem(self, problem: Problem) -> str | None:
         """None: the process gives all reasons at once."""
         return None
 

@@ -58,7 +58,7 @@ def select(problem: Problem, arch: int, peers: Sequence[Peer] = PEERS) -> Select
     arch : int
         Compute capability, 90 for 9.0.
     """
-    reasons = {peer.name: peer.reject_reason(problem, arch) or peer.missing_reason() for peer in peers}
+    reasons = {peer.name: peer.why_not(problem, arch) or peer.why_not_there() for peer in peers}
     return Selection(
         peers=tuple(peer for peer in peers if reasons[peer.name] is None),
         refused=tuple(reason for reason in reasons.values() if reason is not None),

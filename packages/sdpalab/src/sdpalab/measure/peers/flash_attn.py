@@ -32,22 +32,22 @@ class FlashAttention(Peer):
     ) -> Callable[[], torch.Tensor]:
         """Window, soft cap and slopes are arguments of the function."""
         call = super().prepared(problem, inputs, q, k, v)
-        extras: dict[str, Any] = {}
+        further: dict[str, Any] = {}
         if problem.window_size is not None:
-            extras["window_size"] = problem.window_size
+            further["window_size"] = problem.window_size
         if problem.softcap:
-            extras["softcap"] = problem.softcap
+            further["softcap"] = problem.softcap
         if inputs.alibi_slopes is not None:
-            extras["alibi_slopes"] = extra_tensor(inputs.alibi_slopes).to(q.device)
-        return partial(call, **extras)
+            further["alibi_slopes"] = extra_tensor(inputs.alibi_slopes).to(q.device)
+        return partial(call, **further)
 
     def run(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, causal: bool, **extras: Any
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, causal: bool, **further: Any
     ) -> torch.Tensor:
         """Discards the log-sum-exp, which some releases return, too."""
         function = self.library().flash_attn_func
         rows = (each.transpose(1, 2) for each in (q, k, v))
-        result = function(*rows, softmax_scale=scale, causal=causal, **extras)
+        result = function(*rows, softmax_scale=scale, causal=causal, **further)
         out: torch.Tensor = result[0] if isinstance(result, tuple) else result
         return out.transpose(1, 2)
 
@@ -60,7 +60,7 @@ FLASH_ATTENTION_PEERS = (
         Envelope(
             head_dims=range(8, 257, 8),
             causal_square_only=True,
-            extras=("window_size", "softcap", "alibi_slopes"),
+            features=("window_size", "softcap", "alibi_slopes"),
         ),
     ),
     FlashAttention(
@@ -71,7 +71,7 @@ FLASH_ATTENTION_PEERS = (
             head_dims=range(8, 257, 8),
             archs=range(90, 91),
             causal_square_only=True,
-            extras=("window_size", "softcap"),
+            features=("window_size", "softcap"),
         ),
     ),
     FlashAttention(

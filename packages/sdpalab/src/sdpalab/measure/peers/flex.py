@@ -32,18 +32,18 @@ class FlexAttention(Peer):
 
     name, module, package = "flex", "torch.nn.attention.flex_attention", "torch"
     envelope = Envelope(
-        head_dims=range(16, 257, 16), extras=("window_size", "softcap", "kv_lengths", "attn_mask", "alibi_slopes")
+        head_dims=range(16, 257, 16), features=("window_size", "softcap", "kv_lengths", "attn_mask", "alibi_slopes")
     )
 
-    def missing_reason(self) -> str | None:
+    def why_not_there(self) -> str | None:
         """The compiled function also needs Triton on a GPU."""
-        return super().missing_reason() or library_missing(self.name, "triton", "triton")
+        return super().why_not_there() or library_missing(self.name, "triton", "triton")
 
     def prepared(
         self, problem: Problem, inputs: Inputs, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> Callable[[], torch.Tensor]:
-        """A call with the mask of the problem's extras."""
-        if not problem.extras:
+        """A call with the mask of the problem's features."""
+        if not problem.features:
             return super().prepared(problem, inputs, q, k, v)
         scoring = FlexScoring.of(problem, inputs, q.device)
         return partial(

@@ -37,8 +37,8 @@ class Envelope:
         which is another problem.
     batches : bool
         Whether the batch may be larger than 1.
-    extras : tuple of str
-        Supported extras (:data:`sdpalab.problem.EXTRAS`) of the adapter.
+    features : tuple of str
+        Supported features (:data:`sdpalab.problem.FEATURES`) of the adapter.
     """
 
     dtypes: tuple[str, ...] = HALF_DTYPES
@@ -47,9 +47,9 @@ class Envelope:
     gqa: bool = True
     causal_square_only: bool = False
     batches: bool = True
-    extras: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
 
-    def reject_reason(self, name: str, problem: Problem, arch: int) -> str | None:
+    def why_not(self, name: str, problem: Problem, arch: int) -> str | None:
         """None if ``problem`` is supported, otherwise the reason in one sentence."""
         if arch not in self.archs:
             return f"{name} needs sm_{self.archs.start} to sm_{self.archs.stop - 1}, and this GPU is sm_{arch}"
@@ -59,7 +59,7 @@ class Envelope:
             return f"{name} takes head_dim {_in_words(self.head_dims)}, not {problem.head_dim}"
         if problem.group > 1 and not self.gqa:
             return f"{name} needs as many K/V heads as query heads, not {problem.kv_heads} for {problem.heads}"
-        lacking = [each for each in problem.extras if each not in self.extras]
+        lacking = [each for each in problem.features if each not in self.features]
         if lacking:
             return f"{name} is called without {' and '.join(lacking)} here"
         aligned = "causal mask" if problem.causal else "window" if problem.window_size or problem.alibi_slopes else ""
@@ -113,13 +113,13 @@ class Peer(ABC):
     envelope: Envelope
     precision: str = "fp16"
 
-    def missing_reason(self) -> str | None:
+    def why_not_there(self) -> str | None:
         """None if the library is installed and loads, otherwise one sentence."""
         return library_missing(self.name, self.module, self.package)
 
-    def reject_reason(self, problem: Problem, arch: int) -> str | None:
+    def why_not(self, problem: Problem, arch: int) -> str | None:
         """None if ``problem`` is supported on compute capability ``arch`` (90 for 9.0), otherwise one sentence."""
-        return self.envelope.reject_reason(self.name, problem, arch)
+        return self.envelope.why_not(self.name, problem, arch)
 
     def prepared(
         self, problem: Problem, inputs: Inputs, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
