@@ -5,7 +5,17 @@ Fields are 64 bits wide. An address of 0 is that of memory that the launch does 
 
 from __future__ import annotations
 
-from warpsan.engine.memory import BarrierState, Block, Mbarrier, Product, Record, Row, ThreadCopy, TransferEntry, Warp
+from warpsan.engine.memory import (
+    BarrierState,
+    Block,
+    MbarrierState,
+    ProductInFlight,
+    Record,
+    Row,
+    ThreadCopy,
+    TransferEntry,
+    Warp,
+)
 from warpsan.engine.structs import Address, NativeStruct, Ptr, i32, i64, u8
 
 __all__ = ["Context"]
@@ -87,7 +97,7 @@ class Context(NativeStruct):
     global_writers: Ptr[i64]  # per granule: (CTA + 1) << 40 | time << 8 | number of the warp in the CTA
     global_readers: Ptr[i64]  # per 16 bytes
     global_pages: Ptr[u8]  # whether a page has been written
-    mbarriers: Ptr[Mbarrier]  # of each CTA, MOST_MBARRIERS
+    mbarriers: Ptr[MbarrierState]  # of each CTA, MOST_MBARRIERS
     transfers: Ptr[TransferEntry]  # bulk copies in flight, in the order of their issue
     transfer_first: i64
     transfer_count: i64
@@ -100,7 +110,7 @@ class Context(NativeStruct):
     register_limit: i64  # of a CTA, for setmaxnreg
     registers_before: i64
     lists: Ptr[i32]  # of wgmma instructions
-    products: Ptr[Product]  # wgmma in flight, MOST_PRODUCTS a warpgroup
+    products: Ptr[ProductInFlight]  # wgmma in flight, MOST_PRODUCTS a warpgroup
     global_strong: Ptr[i64]  # per granule, the last atomic operation; 0 if the kernel has none
     # per warp of a cluster, the time up to which each warp of the grid comes before it; 0 if none does
     grid_rows: Ptr[i64]

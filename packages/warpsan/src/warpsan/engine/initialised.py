@@ -10,12 +10,12 @@ from warpsan.engine.context import Context
 from warpsan.engine.layout import (
     MOST_MBARRIERS,
 )
-from warpsan.engine.memory import Mbarrier, Record
+from warpsan.engine.memory import MbarrierState, Record
 
 __all__ = ["fence_mbarriers", "initialised_by"]
 
 
-def initialised_by(context: Context, entry: Mbarrier, lane: int) -> None:
+def initialised_by(context: Context, entry: MbarrierState, lane: int) -> None:
     """A lane of the current warp has initialised an mbarrier."""
     entry.unfenced = 0
     if context.needs_fence != 0:

@@ -33,7 +33,7 @@ from warpsan.engine.layout import (
     SCRATCH_PLACES,
     SPENT,
 )
-from warpsan.engine.memory import Mbarrier, Record
+from warpsan.engine.memory import MbarrierState, Record
 from warpsan.engine.recorded import is_recorded, record_shared
 from warpsan.engine.structs import Ptr, i64
 from warpsan.engine.suspects import broken_rule, current_instruction
@@ -95,39 +95,39 @@ def cta_alive(context: Context, cta: int) -> int:
     return 0
 
 
-def mbarrier_at(context: Context, cta: int, offset: int) -> Mbarrier:
+def mbarrier_at(context: Context, cta: int, offset: int) -> MbarrierState:
     """The mbarrier at an offset of a CTA's shared memory; 0 if there is none."""
     for k in range(MOST_MBARRIERS):
         entry = context.mbarriers[MOST_MBARRIERS * cta + k]
         if entry.valid == 0:
-            return Mbarrier(0)
+            return MbarrierState(0)
         if entry.offset == offset:
             return entry
-    return Mbarrier(0)
+    return MbarrierState(0)
 
 
 # ---- the checks ------------------------------------------------------------------------------------------------------
 
 
-def actor_of(context: Context, entry: Mbarrier) -> int:
+def actor_of(context: Context, entry: MbarrierState) -> int:
     """The actor number of an mbarrier: of the copies that signal it."""
-    place = (entry - context.mbarriers) // Mbarrier.byte_size
+    place = (entry - context.mbarriers) // MbarrierState.byte_size
     return 2 * warps_of_cluster(context) + place
 
 
-def vectors_of(context: Context, entry: Mbarrier, remote: int) -> Ptr[i64]:
+def vectors_of(context: Context, entry: MbarrierState, remote: int) -> Ptr[i64]:
     """The vector that threads of an mbarrier's own CTA, or of other CTAs (``remote``), have released to it in this
     phase, followed by that of all earlier phases."""
-    place = (entry - context.mbarriers) // Mbarrier.byte_size
+    place = (entry - context.mbarriers) // MbarrierState.byte_size
     return context.mbarrier_vectors.at(2 * context.actors * (2 * place + remote))
 
 
-def is_remote(context: Context, warp: int, entry: Mbarrier) -> int:
+def is_remote(context: Context, warp: int, entry: MbarrierState) -> int:
     """Whether a warp is of another CTA than an mbarrier."""
     return 0 if warp // context.warp_count == entry.cta else 1
 
 
-def use_mbarrier(context: Context, entry: Mbarrier) -> int:
+def use_mbarrier(context: Context, entry: MbarrierState) -> int:
     """The current warp uses an mbarrier, and must come after its initialisation. Returns a status."""
     if context.checked == 0:
         return 0
@@ -139,7 +139,7 @@ def use_mbarrier(context: Context, entry: Mbarrier) -> int:
     return doubt(context, entry.cta, granule, RACE)
 
 
-def initialise(context: Context, entry: Mbarrier) -> int:
+def initialise(context: Context, entry: MbarrierState) -> int:
     """The current warp writes an mbarrier, which from now on only mbarrier instructions may touch. Returns a status."""
     offset, cta = entry.offset, entry.cta
     warp = context.current
@@ -179,7 +179,7 @@ def begin_mbarrier(registers: int, record: Record, mask: int, context: Context) 
         count = load32(registers + record.operands[2] + 4 * lane) & 0xFFFFFFFF
         cta, offset = cta_of(context, address), offset_of(address)
         legal = cta >= 0 and offset & 7 == 0 and offset <= context.shared_limit - 8
-        entry = mbarrier_at(context, cta, offset) if legal else Mbarrier(0)
+        entry = mbarrier_at(context, cta, offset) if legal else MbarrierState(0)
         # A repeated initialisation: in the middle of a phase, it is a suspicion.
         wrong = entry != 0 or count < 1 or count > _MOST
         status = broken_rule(context, MBARRIER_RULE if legal else ILLEGAL) if wrong or not legal else 0
@@ -211,13 +211,13 @@ def begin_mbarrier(registers: int, record: Record, mask: int, context: Context) 
     return 0
 
 
-def free_mbarrier(context: Context, cta: int) -> Mbarrier:
+def free_mbarrier(context: Context, cta: int) -> MbarrierState:
     """Allocate another mbarrier of a CTA; 0 if there is no space."""
     first = MOST_MBARRIERS * cta
     k = 0
     while k < MOST_MBARRIERS - 1 and context.mbarriers[first + k].valid != 0:
         k += 1
-    return context.mbarriers[first + k] if k < MOST_MBARRIERS - 1 else Mbarrier(0)
+    return context.mbarriers[first + k] if k < MOST_MBARRIERS - 1 else MbarrierState(0)
 
 
 def arrive_at(registers: int, record: Record, mask: int, context: Context) -> int:
@@ -232,7 +232,7 @@ def arrive_at(registers: int, record: Record, mask: int, context: Context) -> in
     place, shift = record.operands[0], record.operands[1]
     mbarrier_instruction(context, registers, place, shift, mask, record.operands[4])
     while left != 0:
-        entry = Mbarrier(0)
+        entry = MbarrierState(0)
         total = 0
         for lane in range(32):
             if left >> lane & 1 == 0:
@@ -241,7 +241,7 @@ def arrive_at(registers: int, record: Record, mask: int, context: Context) -> in
             address = load64(row + 8 * lane) + record.operands[1]
             many = load32(registers + record.operands[2] + 4 * lane) & 0xFFFFFFFF
             cta = cta_of(context, address)
-            mine = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else Mbarrier(0)
+            mine = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else MbarrierState(0)
             if mine == 0 or cta_alive(context, cta) == 0:
                 status = broken_rule(context, MBARRIER_RULE)
                 if status != 0:
@@ -280,7 +280,7 @@ def arrive_at(registers: int, record: Record, mask: int, context: Context) -> in
     return 0
 
 
-def count_arrivals(context: Context, entry: Mbarrier, total: int) -> None:
+def count_arrivals(context: Context, entry: MbarrierState, total: int) -> None:
     """A number of threads have arrived: phases that waited only for them end."""
     total = total if total <= _MOST else entry.pending
     while total > 0:
@@ -302,7 +302,7 @@ def count_bytes(registers: int, record: Record, mask: int, context: Context) -> 
         address = load64(registers + row + 8 * lane) + shift
         many = load32(registers + record.operands[2] + 4 * lane) & 0xFFFFFFFF
         cta = cta_of(context, address)
-        entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else Mbarrier(0)
+        entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else MbarrierState(0)
         status = 0
         if entry == 0 or cta_alive(context, cta) == 0:
             status = broken_rule(context, MBARRIER_RULE)
@@ -329,7 +329,7 @@ def end_mbarrier(registers: int, record: Record, mask: int, context: Context) ->
             continue
         address = load64(registers + row + 8 * lane) + shift
         cta, offset = cta_of(context, address), offset_of(address)
-        entry = mbarrier_at(context, cta, offset) if cta >= 0 else Mbarrier(0)
+        entry = mbarrier_at(context, cta, offset) if cta >= 0 else MbarrierState(0)
         status = use_mbarrier(context, entry) if entry != 0 else broken_rule(context, MBARRIER_RULE)
         if status != 0:
             return status
@@ -343,13 +343,13 @@ def end_mbarrier(registers: int, record: Record, mask: int, context: Context) ->
     return 0
 
 
-def bytes_came(context: Context, entry: Mbarrier, many: int) -> int:
+def bytes_came(context: Context, entry: MbarrierState, many: int) -> int:
     """Bytes that an mbarrier counts are complete. Returns a status."""
     entry.pending_bytes -= many
     return bytes_counted(context, entry)
 
 
-def bytes_counted(context: Context, entry: Mbarrier) -> int:
+def bytes_counted(context: Context, entry: MbarrierState) -> int:
     """An mbarrier has counted a group of bytes that complete together. Returns a status."""
     left = entry.pending_bytes
     short = left < 0 and entry.pending == 0
@@ -359,7 +359,7 @@ def bytes_counted(context: Context, entry: Mbarrier) -> int:
     return status
 
 
-def try_complete_phase(context: Context, entry: Mbarrier) -> int:
+def try_complete_phase(context: Context, entry: MbarrierState) -> int:
     """End a complete phase, and release the lanes that wait for it. Returns whether there was one. After all threads
     have dropped out, the phase that ends is the last."""
     if entry.pending != 0 or entry.pending_bytes != 0 or entry.valid == SPENT:
@@ -391,7 +391,7 @@ def try_complete_phase(context: Context, entry: Mbarrier) -> int:
     return 1
 
 
-def arrive_in_order(context: Context, entry: Mbarrier, mask: int, order: int) -> None:
+def arrive_in_order(context: Context, entry: MbarrierState, mask: int, order: int) -> None:
     """Lanes of the current warp arrive at an mbarrier, and release their accesses, or, for a relaxed arrival, the
     vector of the warp's last fence, if the scope contains the CTA of the mbarrier.
 
@@ -406,7 +406,7 @@ def arrive_in_order(context: Context, entry: Mbarrier, mask: int, order: int) ->
         release_fenced(context, warp, vectors_of(context, entry, remote), remote)
 
 
-def pass_on(context: Context, warp: int, entry: Mbarrier, mask: int, order: int) -> None:
+def pass_on(context: Context, warp: int, entry: MbarrierState, mask: int, order: int) -> None:
     """Lanes of a warp have waited for a phase of an mbarrier: it acquires the vectors of all complete phases in the
     scope; for a relaxed wait, at its next fence. The order is as in :func:`arrive_in_order`."""
     actors = context.actors

@@ -8,9 +8,9 @@ from warpsan.engine.structs import Address, NativeStruct, Ptr, i32, i64, inline
 __all__ = [
     "BarrierState",
     "Block",
-    "Mbarrier",
+    "MbarrierState",
     "Path",
-    "Product",
+    "ProductInFlight",
     "Record",
     "Release",
     "ReleaseList",
@@ -66,7 +66,7 @@ class BarrierState(NativeStruct):
     before_at: Ptr[i64] = inline(MOST_WARPS)  # ... and in the phase before; 0: none
 
 
-class Mbarrier(NativeStruct):
+class MbarrierState(NativeStruct):
     """An mbarrier of a CTA."""
 
     offset: i64
@@ -87,7 +87,7 @@ class Path(NativeStruct):
     mask: i64
     status: i64
     info: i64  # the barrier, the phase or the registers that the lanes wait for
-    mbarrier: Mbarrier  # ... or the mbarrier
+    mbarrier: MbarrierState  # ... or the mbarrier
     came_from: Block  # the block at whose end they wait
     more: i64  # the phase of the mbarrier
 
@@ -130,7 +130,7 @@ class TransferEntry(NativeStruct):
     tensor_map: i64  # the address of the map; 0 for plain bytes, whose offset in global memory is the first coordinate
     cta: i64
     offset: i64
-    mbarrier: Mbarrier
+    mbarrier: MbarrierState
     bytes: i64
     coordinates: Ptr[i64] = inline(6)  # within the cluster: the source, its CTA, with checks the time of the reading
     data: Ptr[i64] = inline(2)  # words of a register; or lanes that arrive, as bits
@@ -156,7 +156,7 @@ class ThreadCopy(NativeStruct):
     bytes: Ptr[i64] = inline(WARP)  # to read
 
 
-class Product(NativeStruct):
+class ProductInFlight(NativeStruct):
     """A wgmma in flight."""
 
     words: Address  # its list

@@ -5,7 +5,7 @@ from __future__ import annotations
 from warpsan.engine.context import Context
 from warpsan.engine.layout import MBARRIER_RULE
 from warpsan.engine.mbarriers import cta_of, mbarrier_at, mbarrier_instruction, offset_of, pass_on, use_mbarrier
-from warpsan.engine.memory import Mbarrier, Record
+from warpsan.engine.memory import MbarrierState, Record
 from warpsan.engine.suspects import broken_rule
 from warpsan.engine.words import load32, load64, store32
 
@@ -26,7 +26,7 @@ def test_phase(registers: int, record: Record, mask: int, context: Context) -> i
             continue
         address = load64(row + 8 * lane) + shift
         cta = cta_of(context, address)
-        entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else Mbarrier(0)
+        entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else MbarrierState(0)
         if entry == 0:  # no phase to wait for
             store32(result, load32(result) | 1 << lane)
             status = broken_rule(context, MBARRIER_RULE)

@@ -42,7 +42,7 @@ from warpsan.engine.layout import (
     SCRATCH_RECORD,
     WGMMA_RULE,
 )
-from warpsan.engine.memory import Block, Path, Product, Record, Warp
+from warpsan.engine.memory import Block, Path, ProductInFlight, Record, Warp
 from warpsan.engine.suspects import broken_rule, current_instruction, suspect
 from warpsan.engine.words import call_operation, copy, fill, load32, load64, store64
 
@@ -157,7 +157,7 @@ def issue(context: Context, first: int, words: int) -> int:
     return 0
 
 
-def announce(context: Context, first: int, entry: Product, words: int) -> int:
+def announce(context: Context, first: int, entry: ProductInFlight, words: int) -> int:
     """A warpgroup's product will read its operands from shared memory: each warp its quarter of A, and all of B.
     Returns a status.
 
@@ -190,7 +190,7 @@ def place_legal(context: Context, cta: int, descriptor: int, rows: int, k_major:
     return 0 if placed else broken_rule(context, WGMMA_RULE)
 
 
-def complete(context: Context, first: int, entry: Product, words: int) -> None:
+def complete(context: Context, first: int, entry: ProductInFlight, words: int) -> None:
     """A warpgroup has waited for a product, which no longer reads its operands."""
     cta, chunks = first // context.warp_count, context.scratch + SCRATCH_CHUNKS
     if load32(words + 4 * L_A) >= 0:
@@ -260,7 +260,7 @@ def wait(context: Context, first: int, keep: int) -> int:
         entry = context.products[base + k]
         if entry.group >= groups - keep:
             if left != k:
-                copy(context.products[base + left], entry, Product.byte_size)
+                copy(context.products[base + left], entry, ProductInFlight.byte_size)
             left += 1
             continue
         late = context.early == 0
@@ -284,7 +284,7 @@ def wait(context: Context, first: int, keep: int) -> int:
     return 0
 
 
-def land(context: Context, first: int, entry: Product) -> int:
+def land(context: Context, first: int, entry: ProductInFlight) -> int:
     """Read the operands of a product and add it to the sums of four warps. Returns a status."""
     words, scratch = entry.words, context.scratch
     table, record = context.table, Record(scratch + SCRATCH_RECORD)

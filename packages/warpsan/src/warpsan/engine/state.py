@@ -23,7 +23,16 @@ from warpsan.engine.decoded import Decoded
 from warpsan.engine.host import Host
 from warpsan.engine.layout import WARP
 from warpsan.engine.maps import tensor_maps
-from warpsan.engine.memory import BarrierState, Block, Mbarrier, Product, Row, ThreadCopy, TransferEntry, Warp
+from warpsan.engine.memory import (
+    BarrierState,
+    Block,
+    MbarrierState,
+    ProductInFlight,
+    Row,
+    ThreadCopy,
+    TransferEntry,
+    Warp,
+)
 from warpsan.engine.selection import Array
 from warpsan.engine.values import special_rows
 from warpsan.host.limits import REGISTER_FILE, registers_at_launch
@@ -215,7 +224,7 @@ class State:
             "tensor_map_count": len(maps),
         }
         if "mbarrier" in names:
-            mbarriers = np.zeros(Mbarrier.byte_size * layout.MOST_MBARRIERS * ctas, np.uint8)
+            mbarriers = np.zeros(MbarrierState.byte_size * layout.MOST_MBARRIERS * ctas, np.uint8)
             words["mbarriers"] = self._keep(mbarriers)
         if any(each.name.startswith(_QUEUED) for each in self.decoded.operations):
             words["transfer_room"] = layout.MOST_TRANSFERS * ctas
@@ -224,7 +233,7 @@ class State:
             words |= {"captured": self._room(size), "captured_bytes": size}
         if "wgmma" in names:
             groups = -(-setup.geometry.warps * ctas // 4)
-            words["products"] = self._room(Product.byte_size * layout.MOST_PRODUCTS * groups)
+            words["products"] = self._room(ProductInFlight.byte_size * layout.MOST_PRODUCTS * groups)
         return words
 
     def _counters(self) -> dict[str, int]:

@@ -23,7 +23,7 @@ from warpsan.engine.layout import (
     REGISTER_RULE,
 )
 from warpsan.engine.mbarriers import cta_of, mbarrier_at, mbarrier_instruction, offset_of, pass_on, use_mbarrier
-from warpsan.engine.memory import Block, Mbarrier, Path, Warp
+from warpsan.engine.memory import Block, MbarrierState, Path, Warp
 from warpsan.engine.parts import add_part
 from warpsan.engine.structs import Ptr, i64
 from warpsan.engine.suspects import broken_rule, current_instruction, first_lane, note_fault
@@ -56,7 +56,7 @@ def wait_for_phase(context: Context, registers: int, block: Block, part: Path) -
     first = first_lane(mask)
     address = load64(place + 8 * first) + block.end_b
     cta = cta_of(context, address)
-    entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else Mbarrier(0)
+    entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else MbarrierState(0)
     current_instruction(context, block.end_pc)
     if entry == 0:  # no phase to wait for
         store32(result, load32(result) | mask)

@@ -31,7 +31,7 @@ from warpsan.engine.mbarriers import (
     use_mbarrier,
     vectors_of,
 )
-from warpsan.engine.memory import Mbarrier, Record, ThreadCopy, TransferEntry
+from warpsan.engine.memory import MbarrierState, Record, ThreadCopy, TransferEntry
 from warpsan.engine.suspects import broken_rule, current_instruction, suspect
 from warpsan.engine.tags import shared_tag
 from warpsan.engine.trace import next_serial
@@ -55,14 +55,14 @@ def arrive_behind_copies(registers: int, record: Record, mask: int, context: Con
         return status
     left = mask
     while left != 0:
-        mbarrier = Mbarrier(0)
+        mbarrier = MbarrierState(0)
         lanes = 0
         for lane in range(32):
             if left >> lane & 1 == 0:
                 continue
             address = lane_address(registers, record, 0, lane)
             cta = cta_of(context, address)
-            mine = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else Mbarrier(0)
+            mine = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else MbarrierState(0)
             status = broken_rule(context, MBARRIER_RULE) if mine == 0 else 0
             if status != 0:
                 return status
@@ -99,7 +99,7 @@ def land_arrivals(context: Context, entry: TransferEntry) -> int:
     context.current = warp
     context.current_warp = state
     entry.kind = LANDED
-    entry.mbarrier = Mbarrier(0)  # no bytes to count
+    entry.mbarrier = MbarrierState(0)  # no bytes to count
     flying, late = state.copies_in_flight, context.early == 0
     first = MOST_COPIES * warp
     for k in range(flying):
@@ -120,7 +120,7 @@ def land_arrivals(context: Context, entry: TransferEntry) -> int:
     return status
 
 
-def signalled(context: Context, one: ThreadCopy, due: int, mbarrier: Mbarrier) -> None:
+def signalled(context: Context, one: ThreadCopy, due: int, mbarrier: MbarrierState) -> None:
     """Lanes' copies have landed, as an operation of an mbarrier."""
     cta, width = context.current_warp.cta, one.width
     shared = context.shared + cta * context.shared_stride

@@ -22,7 +22,7 @@ from warpsan.engine.layout import (
     WITHIN,
 )
 from warpsan.engine.mbarriers import cta_alive, cta_of, offset_of
-from warpsan.engine.memory import Mbarrier, Record, TransferEntry
+from warpsan.engine.memory import MbarrierState, Record, TransferEntry
 from warpsan.engine.suspects import broken_rule, suspect
 from warpsan.engine.trace import trace_global
 from warpsan.engine.words import call_operation, copy, load32, load64
@@ -65,7 +65,7 @@ def new_entry(context: Context, kind: int, lane: int, cta: int, offset: int, siz
     entry.cta = cta
     entry.offset = offset
     entry.bytes = size
-    entry.mbarrier = Mbarrier(0)
+    entry.mbarrier = MbarrierState(0)
     entry.source = 0
     entry.state = 0
     entry.combine = 0

@@ -27,7 +27,7 @@ from warpsan.engine.layout import (
     WORDS,
 )
 from warpsan.engine.mbarriers import actor_of, cta_alive, cta_of, mbarrier_at, offset_of
-from warpsan.engine.memory import Mbarrier, Record, TransferEntry
+from warpsan.engine.memory import MbarrierState, Record, TransferEntry
 from warpsan.engine.recorded import is_recorded, record_lines, record_shared
 from warpsan.engine.suspects import broken_rule, current_instruction
 from warpsan.engine.tags import global_tag
@@ -205,10 +205,10 @@ def store_words(registers: int, record: Record, mask: int, context: Context) -> 
     return 0
 
 
-def named_mbarrier(context: Context, address: int) -> Mbarrier:
+def named_mbarrier(context: Context, address: int) -> MbarrierState:
     """The mbarrier at an address of shared::cluster; 0 if there is none."""
     home = cta_of(context, address)
-    return mbarrier_at(context, home, offset_of(address)) if home >= 0 else Mbarrier(0)
+    return mbarrier_at(context, home, offset_of(address)) if home >= 0 else MbarrierState(0)
 
 
 def begin_load(context: Context, entry: TransferEntry, proxy: int, reads: int) -> int:
@@ -252,11 +252,11 @@ def announce_load(context: Context, entry: TransferEntry, proxy: int, reads: int
     return time if time < 64 else 0
 
 
-def copy_tag(context: Context, mbarrier: Mbarrier) -> int:
+def copy_tag(context: Context, mbarrier: MbarrierState) -> int:
     """The tag that a copy completing on an mbarrier leaves in the global memory that it reads; 0 without checks."""
     if context.checked == 0:
         return 0
-    number = (mbarrier - context.mbarriers) // Mbarrier.byte_size
+    number = (mbarrier - context.mbarriers) // MbarrierState.byte_size
     cta = context.cluster * context.cta_count + number // MOST_MBARRIERS
     linear = context.ctas[cta] + 1
     time = operation_time(context, actor_of(context, mbarrier))
