@@ -94,7 +94,7 @@ def test_what_is_repeated_once_only_and_what_never(tmp_path: Path) -> None:
         warpsan.Pointer(warpsan.Struct(bytes(8), {0: shared})),
         fields,
     ):
-        replay.launch(TAKES_AN_ADDRESS, "features", 1, 1, [value])
+        replay.launch(TAKES_AN_ADDRESS, "takes", 1, 1, [value])
     assert len(gpu.jobs) == 1
     for first in range(2, PER_TEST + 10):
         launch(replay, first=first)
