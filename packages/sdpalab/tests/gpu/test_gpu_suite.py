@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -122,6 +122,15 @@ def test_no_step_begins_when_the_time_is_over(script: ModuleType, tmp_path: Path
     assert states(tmp_path) == {"early": 0}
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, also where the shell has started the tests in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_keeps_what_is_finished_and_leaves_nothing_running(script: ModuleType, tmp_path: Path) -> None:
     def interrupt() -> None:
         until = time.monotonic() + 30
