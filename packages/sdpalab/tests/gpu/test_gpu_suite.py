@@ -124,7 +124,7 @@ def test_no_step_begins_when_the_time_is_over(script: ModuleType, tmp_path: Path
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt, also where the shell has started the tests in the background, which ignores it."""
+    """Ctrl-C raises KeyboardInterrupt, also in tests that a shell started in the background, where it is ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
