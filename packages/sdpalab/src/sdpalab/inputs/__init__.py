@@ -114,17 +114,15 @@ def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs
     extra = extra_arrays(kind, source)
     source.scoring = {**source.scoring, **extra}  # type: ignore[typeddict-item]
     q, k, v = (np.ascontiguousarray(array.astype(dtype)) for array in MAKERS[kind](source))
-    return with_forward(problem, Inputs(q, k, v, **extra).padded(math.nan))
+    inputs = Inputs(q, k, v, **extra).padded(math.nan)
+    return with_forward(problem, inputs) if problem.backward else inputs
 
 
 def with_forward(problem: Problem, inputs: Inputs) -> Inputs:
     """The inputs of a backward problem with O and the log-sum-exp of the forward pass: float64 results, rounded once.
 
-    Rows with a NaN or an infinity in their inputs hold 0, and padding holds NaN. Inputs of other problems are returned
-    as they are.
+    Rows with a NaN or an infinity in their inputs hold 0, and padding holds NaN.
     """
-    if not problem.backward:
-        return inputs
     clean, scoring = inputs.padded(0.0), problem.scoring_with(inputs.arrays)
     out, lse = attention_with_lse(*clean.qkv, **scoring)
     with np.errstate(over="ignore"):

@@ -74,7 +74,8 @@ class CaseJudge:
     def run(self, n: int, worker: CandidateProcesses) -> RunOfCase:
         """Run a case."""
         spec, inputs = self.specs[n], case_inputs(self.specs[n])
-        other = with_forward(spec.problem, other_inputs(inputs, self._hidden("other", n, 8)))
+        other = other_inputs(inputs, self._hidden("other", n, 8))
+        other = with_forward(spec.problem, other) if spec.problem.backward else other
         return RunOfCase(n, inputs, other, *worker.run(spec.problem, inputs.arrays, other.arrays, layout=spec.layout))
 
     def case(self, run: RunOfCase, worker: CandidateProcesses | None = None) -> Case:

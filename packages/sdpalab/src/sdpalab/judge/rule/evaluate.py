@@ -192,7 +192,7 @@ def evaluate(
         run, _, output = name.partition(".")
         runs.setdefault(run, {})[output] = array
     for each in runs.values():
-        if wrong := misshapen(problem, each):
+        if wrong := misshapen(each, problem.outputs, problem.dtype):
             return Evidence(Status.BAD_OUTPUT, wrong)
     lse, numerics = runs["first"].get("lse"), declared_numerics(about)
     own, again = ({name: runs[run][name] for name in problem.outputs} for run in ("first", "second"))
@@ -246,16 +246,15 @@ def _of_output(name: str) -> str:
     return "" if name == "o" else f"{name}: "
 
 
-def misshapen(problem: Problem, run: Mapping[str, Array]) -> str:
+def misshapen(run: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], dtype: str) -> str:
     """The first output of a run that is missing or has another shape or dtype, in a sentence; empty without one."""
-    for name, shape in problem.outputs.items():
+    for name, shape in shapes.items():
         out, called = run.get(name), "the output" if name == "o" else name
-        if out is None or out.shape != shape or out.dtype != dtype_of(problem.dtype):
+        if out is None or out.shape != shape or out.dtype != dtype_of(dtype):
             got = "nothing" if out is None else f"{out.dtype} {out.shape}"
-            return f"{called} is {got}, not {problem.dtype} {shape}"
-    lse, shape = run.get("lse"), problem.o_shape[:3]
-    if lse is not None and (lse.shape != shape or lse.dtype != np.float32):
-        return f"the log-sum-exp is {lse.dtype} {lse.shape}, not float32 {shape}"
+            return f"{called} is {got}, not {dtype} {shape}"
+    if (lse := run.get("lse")) is not None and (lse.shape != shapes["o"][:3] or lse.dtype != np.float32):
+        return f"the log-sum-exp is {lse.dtype} {lse.shape}, not float32 {shapes['o'][:3]}"
     return ""
 
 

@@ -166,7 +166,7 @@ def broken_relation(
         As for :func:`sdpalab.judge.rule.evaluate.judge_output`, by which the related output is judged on its own.
     """
     size = sum(array.size for array in related.values())
-    if wrong := misshapen(related_problem, related):
+    if wrong := misshapen(related, related_problem.outputs, related_problem.dtype):
         return f"on related inputs {wrong} ({relation.says})", size
     judged = judge_output(related_problem, related_inputs, related, numerics)
     differs = relation.differs(out, related, problem)
