@@ -195,7 +195,7 @@ class ReleaseList(NativeStruct):
 
 
 class Row(NativeStruct):
-    """What comes before a warp in the grid."""
+    """Operations of the grid that happen before those of a warp."""
 
     joined: i64  # the time at which the warp last joined a release
     merged: i64  # ... and last merged the row of another warp
