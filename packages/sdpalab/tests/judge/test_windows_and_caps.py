@@ -279,3 +279,5 @@ def test_macros_are_only_for_kernels_that_take_them() -> None:
     assert not {"WINDOW_LEFT", "SOFTCAP"} & set(macros(replace(kernel, features=()), Problem(1, 1, 40, 32)))
     with pytest.raises(UserError, match="features must hold some of window_size, softcap"):
         replace(kernel, features=("window",))
+    with pytest.raises(UserError, match="lse must be False, because the log-sum-exp is an input of a gradient"):
+        replace(kernel, features=("backward",), lse=True)

@@ -198,11 +198,14 @@ MISSION_LIMITS = StaticLimits(120, 64 * 1024, 0, 0, 1, "the mission's defaults")
 """Limits of the mission, all declared: the starting point of shipped kernels."""
 
 
-def check_features(name: str, features: Collection[str]) -> None:
-    """Raise UserError unless all of ``features`` are :data:`sdpalab.problem.FEATURES`."""
+def check_features(name: str, features: Collection[str], *, lse: bool) -> None:
+    """Raise UserError unless all of ``features`` are :data:`sdpalab.problem.FEATURES`; a kernel of gradients, which
+    reads the log-sum-exp of the rows, may not also write it (``lse``)."""
     unknown = [each for each in features if each not in FEATURES]
     if isinstance(features, str) or unknown:
         raise UserError(f"kernel {name!r}: features must hold some of {', '.join(FEATURES)}, not {features!r}")
+    if lse and "backward" in features:
+        raise UserError(f"kernel {name!r}: lse must be False, because the log-sum-exp is an input of a gradient")
 
 
 def feature_constants(problem: Problem, features: Collection[str]) -> dict[str, int | float]:

@@ -331,7 +331,7 @@ class CudaKernel(Kernel):
         object.__setattr__(self, "include_dirs", folders)
         if not self.configs:
             raise UserError(f"kernel {self.name!r}: configs must hold at least one configuration, such as {{}}")
-        check_features(self.name, self.features)
+        check_features(self.name, self.features, lse=self.lse)
 
     @property
     def folder(self) -> Path | None:

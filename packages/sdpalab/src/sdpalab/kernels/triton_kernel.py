@@ -100,7 +100,7 @@ class TritonKernel(Kernel):
             )
         if not self.configs:
             raise UserError(f"kernel {self.name!r}: configs must hold at least one configuration, such as {{}}")
-        check_features(self.name, self.features)
+        check_features(self.name, self.features, lse=self.lse)
 
     @property
     def folder(self) -> Path | None:

@@ -171,8 +171,7 @@ class CandidateProcesses:
                 reply, results = self._once(
                     problem.to_dict(), arrays, plan, POISONS[not first], reuse=reuse, watched=watched, layout=layout
                 )
-                with_lse = first and self.about["lse"] and not problem.backward
-                wanted = (*problem.outputs, *(["lse"] if with_lse else []))
+                wanted = (*problem.outputs, *(["lse"] if first and self.about["lse"] else []))
                 outputs |= {f"{name}.{output}": results[output] for output in wanted if output in results}
                 if not notes:
                     notes = reply
