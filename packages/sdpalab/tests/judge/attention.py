@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import Inputs
-from sdpalab.judge.layouts import Layout, lay_out
 from sdpalab.judge.parameters import arguments
+from sdpalab.judge.strides import Strides, lay_out
 from sdpalab.judge.tensors import extra_tensor, from_torch, laid_out_tensor
 from sdpalab.problem import Problem
 
@@ -55,9 +55,9 @@ def plain_v(problem: Problem, inputs: Inputs) -> Array:
 
 
 def output_of(
-    function: Callable[..., Any], problem: Problem, inputs: Inputs, layout: Layout = Layout.CONTIGUOUS
+    function: Callable[..., Any], problem: Problem, inputs: Inputs, strides: Strides = Strides.CONTIGUOUS
 ) -> Array:
     """The output of a function on torch tensors, called in this process on copies, with the judge's arguments."""
-    q, k, v = (laid_out_tensor(*lay_out(array, layout), layout) for array in inputs.qkv)
+    q, k, v = (laid_out_tensor(*lay_out(array, strides), strides) for array in inputs.qkv)
     extra = {name: extra_tensor(inputs.arrays[name].copy()) for name in problem.array_shapes}
     return from_torch(function(q, k, v, **arguments(function, problem, extra)))

@@ -281,7 +281,7 @@ def test_a_callable_gets_tensors_of_their_types() -> None:
     runner = CallableRunner(attention)
     named = {"kv_lengths", "attn_mask", "alibi_slopes", "sinks"}
     assert set(runner.describe()["features"]) == {"scale", "causal", *named}
-    runner.run(problem, inputs.arrays, 0xFF, False, CaseSpec("", problem).layout)
+    runner.run(problem, inputs.arrays, 0xFF, False, CaseSpec("", problem).strides)
     types = {name: tensor.dtype for name, tensor in given.items()}
     assert types == {
         "kv_lengths": torch.int32,

@@ -18,7 +18,6 @@ from sdpalab.inputs.reference import attention_float64, judged_rows
 from sdpalab.judge import judge_candidate
 from sdpalab.judge.diagnose.diagnosis import diagnose
 from sdpalab.judge.diagnose.failure import Failure
-from sdpalab.judge.layouts import Layout, guarded
 from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.exact import exact_elements
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
@@ -26,6 +25,7 @@ from sdpalab.judge.rule.numerics import UNDECLARED, intended_output
 from sdpalab.judge.rule.yardstick import torch_output
 from sdpalab.judge.small_cases import CaseSpec, possible
 from sdpalab.judge.stale import other_inputs
+from sdpalab.judge.strides import Strides, guarded
 from sdpalab.judge.torch_backends import Backend, backend_output
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Numerics, Quantisation
@@ -33,7 +33,7 @@ from sdpalab.problem import Problem
 
 PADDED = Problem(2, 4, 40, 64, kv_heads=2, seq_kv=128, kv_lengths=(100, 37))
 CAPPED = PADDED.with_(softcap=9.0, sinks=True)
-SPECS = [CaseSpec(layout.value, PADDED, layout=layout) for layout in Layout]
+SPECS = [CaseSpec(strides.value, PADDED, strides=strides) for strides in Strides]
 FROM_37 = "key 37 of batch 1 is padding"
 
 
@@ -133,7 +133,7 @@ def test_torch_backends_get_zeros(backend: Backend) -> None:
     ("candidate", "words"), [(clears, ""), (looks_around, ""), (attention, FROM_37)], ids=lambda each: str(each)[:20]
 )
 def test_a_callable_gets_nan(candidate: Callable[..., Any], words: str) -> None:
-    specs = [CaseSpec(f"{spec.name} 37", PADDED.with_(kv_lengths=(128, 37)), layout=spec.layout) for spec in SPECS]
+    specs = [CaseSpec(f"{spec.name} 37", PADDED.with_(kv_lengths=(128, 37)), strides=spec.strides) for spec in SPECS]
     verdict = judge_candidate(candidate, specs, workers=1)
     assert [case.status for case in verdict.cases] == [Status.NOT_FINITE if words else Status.PASSED] * len(SPECS)
     for case in verdict.cases:
@@ -163,7 +163,7 @@ def test_a_planted_bug_is_rejected_for_its_padding(bug: str, status: Status) -> 
 
 def test_strides_that_are_taken_for_granted_read_the_padding_between() -> None:
     bug = BUGS["strides are taken for those of contiguous memory"]
-    spec = CaseSpec("padded", Problem(1, 2, 40, 32), layout=Layout.PADDED)
+    spec = CaseSpec("padded", Problem(1, 2, 40, 32), strides=Strides.PADDED)
     verdict = judge_candidate(bug.candidate, [spec], workers=1)
     assert verdict.status is Status.NOT_FINITE
     assert verdict.reason.endswith("Q, K and V lie within larger memory whose padding is NaN, with an offset and gaps")

@@ -24,12 +24,12 @@ from sdpalab.campaigns import self_test as campaign
 from sdpalab.campaigns.self_test import BugResult, SelfTest, self_test, specs_of
 from sdpalab.inputs import E4M3_KINDS, Inputs, make_inputs
 from sdpalab.judge.cases import CaseSpec, quick_cases
-from sdpalab.judge.layouts import Layout
 from sdpalab.judge.parameters import PARAMETERS, parameter_names
 from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.rule.relations import RELATIONS, broken_relation
 from sdpalab.judge.session import judge_candidate
+from sdpalab.judge.strides import Strides
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
 
@@ -41,12 +41,12 @@ IN_PYTHON = [bug for bug in BUGS.values() if not bug.in_source]
 def first_failure(function: Any, specs: Sequence[CaseSpec]) -> tuple[str, Status] | None:
     """The first of these cases that ``function`` fails, run here and not in a process of its own."""
 
-    def run(problem: Problem, inputs: Inputs, layout: Layout = Layout.CONTIGUOUS) -> Array:
-        return output_of(function, problem, inputs, layout)
+    def run(problem: Problem, inputs: Inputs, strides: Strides = Strides.CONTIGUOUS) -> Array:
+        return output_of(function, problem, inputs, strides)
 
     for spec in specs:
         inputs = make_inputs(spec.problem, spec.inputs, 1 if spec.seed is None else spec.seed)
-        out = run(spec.problem, inputs, spec.layout)
+        out = run(spec.problem, inputs, spec.strides)
         judged = judge_output(spec.problem, inputs, out, UNDECLARED)
         if judged.status is not Status.PASSED:
             return spec.name, judged.status

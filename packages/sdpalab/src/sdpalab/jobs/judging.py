@@ -16,11 +16,11 @@ from sdpalab.jobs.calling import jobs_of, value_of
 from sdpalab.jobs.dispatch import run_jobs
 from sdpalab.jobs.job import Executor, Job, JobResult, is_remote
 from sdpalab.judge.cases import CaseSpec
-from sdpalab.judge.layouts import Layout
 from sdpalab.judge.options import CASE_SECONDS, JudgeOptions
 from sdpalab.judge.recorded import Recorded, Recording
 from sdpalab.judge.sandbox.candidate import source_of
 from sdpalab.judge.session import NoCaseSuits, described, judge_candidate, judge_recorded
+from sdpalab.judge.strides import Strides
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.userfile import absolute_spec
 from sdpalab.problem import Problem
@@ -30,7 +30,7 @@ __all__ = ["CASES_OF_A_JOB", "JudgedCases", "include_dirs_in", "judge_by_jobs", 
 
 
 class JudgedCases(BaseModel):
-    """Value of a job: the ``verdict``, None if none of its cases suits the kernel's tiles or layouts; or the
+    """Value of a job: the ``verdict``, None if none of its cases suits the kernel's tiles or strides; or the
     ``answers`` of the candidate's processes, from which a caller that does not trust the worker derives the verdict."""
 
     model_config = RECORD
@@ -198,11 +198,11 @@ def judge_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_data(spec: CaseSpec) -> dict[str, Any]:
-    return {**vars(spec), "problem": spec.problem.to_dict(), "layout": spec.layout.value}
+    return {**vars(spec), "problem": spec.problem.to_dict(), "strides": spec.strides.value}
 
 
 def _from_data(data: Mapping[str, Any]) -> CaseSpec:
-    return CaseSpec(**{**data, "problem": Problem(**data["problem"]), "layout": Layout(data["layout"])})
+    return CaseSpec(**{**data, "problem": Problem(**data["problem"]), "strides": Strides(data["strides"])})
 
 
 def _not_judged(spec: CaseSpec, reason: str) -> Case:

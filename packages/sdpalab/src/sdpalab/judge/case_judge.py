@@ -16,13 +16,13 @@ from sdpalab.inputs import Inputs, with_forward
 from sdpalab.judge.agreement import agreement
 from sdpalab.judge.case_inputs import case_inputs
 from sdpalab.judge.claims import claimed_by
-from sdpalab.judge.layouts import Layout
 from sdpalab.judge.options import JudgeOptions
 from sdpalab.judge.rule.evaluate import Evidence, declared_numerics, evaluate
 from sdpalab.judge.rule.relations import RELATIONS, broken_relation
 from sdpalab.judge.sandbox.isolation import CandidateProcesses
 from sdpalab.judge.small_cases import CaseSpec
 from sdpalab.judge.stale import other_inputs
+from sdpalab.judge.strides import Strides
 from sdpalab.judge.verdict import Case, Status
 
 __all__ = ["CaseJudge", "RunOfCase"]
@@ -76,7 +76,7 @@ class CaseJudge:
         spec, inputs = self.specs[n], case_inputs(self.specs[n])
         other = other_inputs(inputs, self._hidden("other", n, 8))
         other = with_forward(spec.problem, other) if spec.problem.backward else other
-        return RunOfCase(n, inputs, other, *worker.run(spec.problem, inputs.arrays, other.arrays, layout=spec.layout))
+        return RunOfCase(n, inputs, other, *worker.run(spec.problem, inputs.arrays, other.arrays, strides=spec.strides))
 
     def case(self, run: RunOfCase, worker: CandidateProcesses | None = None) -> Case:
         """Judge the outputs of a case; for a case with a relation, ``worker`` also runs the related inputs."""
@@ -126,10 +126,10 @@ class CaseJudge:
         run, reason = dict(evidence.run), evidence.reason
         if spec.trial:
             run["trial"] = True
-        if spec.layout != Layout.CONTIGUOUS:
-            layout = Layout(spec.layout)
-            run["layout"] = layout.value
-            reason = reason and f"{reason}; Q, K and V lie {layout.says}"
+        if spec.strides != Strides.CONTIGUOUS:
+            strides = Strides(spec.strides)
+            run["strides"] = strides.value
+            reason = reason and f"{reason}; Q, K and V lie {strides.says}"
         if spec.claim:
             run["claim"] = spec.claim
             reason = reason and f"{reason}; judged unasked, because {claimed_by(spec.claim, str(self._about['kind']))}"

@@ -15,12 +15,12 @@ from sdpalab.judge.small_cases import (
     TILES,
     CaseSpec,
     edges,
-    layout_cases,
     length_edges,
     normal_case,
     possible,
     probes,
     small_version,
+    stride_cases,
     window_edges,
 )
 from sdpalab.problem import HALF_DTYPES, MISSION, TWELVE_CASES, Problem
@@ -111,7 +111,7 @@ def twelve_cases(*, dtype: str = "float16", causal: bool = False, task: str = "f
 
 def quick_cases(problems: Iterable[Problem], *, seed: int = 0) -> tuple[CaseSpec, ...]:
     """Quick cases per problem: normal inputs with ``seed`` and with a hidden seed; and on small versions of it the
-    probes, the relations, the layouts, a single row, and the edges of the kernel's tiles."""
+    probes, the relations, the strides, a single row, and the edges of the kernel's tiles."""
     problems = tuple(problems)
     return _unique(chain.from_iterable(_quick(problems, seed)), problems)
 
@@ -139,7 +139,7 @@ def _quick(problems: Iterable[Problem], seed: int) -> Iterator[tuple[CaseSpec, .
 def _small_cases(problem: Problem) -> Iterator[CaseSpec]:
     small = small_version(problem)
     yield from probes(small)
-    yield from layout_cases(small)
+    yield from stride_cases(small)
     yield from edges(problem.narrowed(SMALL_WINDOW).with_(batch=1, heads=problem.group, kv_heads=1), (1,))
     if problem.window_size is not None:
         yield from window_edges(small)

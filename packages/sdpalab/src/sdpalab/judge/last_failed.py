@@ -13,7 +13,7 @@ from typing import Any
 
 from sdpalab.errors import UserError
 from sdpalab.judge.cases import CaseSpec
-from sdpalab.judge.layouts import Layout
+from sdpalab.judge.strides import Strides
 from sdpalab.judge.verdict import Verdict
 from sdpalab.kernels.userfile import is_user_file
 from sdpalab.problem import Problem
@@ -64,8 +64,8 @@ def _path(kernel: str) -> Path:
 
 
 def _plain(spec: CaseSpec) -> dict[str, Any]:
-    return {**asdict(spec), "problem": spec.problem.to_dict(), "layout": spec.layout.value}
+    return {**asdict(spec), "problem": spec.problem.to_dict(), "strides": spec.strides.value}
 
 
 def _spec(fields: dict[str, Any]) -> CaseSpec:
-    return CaseSpec(**{**fields, "problem": Problem(**fields["problem"]), "layout": Layout(fields["layout"])})
+    return CaseSpec(**{**fields, "problem": Problem(**fields["problem"]), "strides": Strides(fields["strides"])})

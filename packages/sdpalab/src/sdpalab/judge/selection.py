@@ -9,10 +9,10 @@ from typing import Any
 
 from sdpalab.errors import UserError
 from sdpalab.inputs import E4M3_KINDS
-from sdpalab.judge.layouts import Layout
 from sdpalab.judge.rule.evaluate import declared_numerics
 from sdpalab.judge.rule.numerics import check_numerics
 from sdpalab.judge.small_cases import CaseSpec
+from sdpalab.judge.strides import Strides
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import FEATURES
 
@@ -20,14 +20,14 @@ __all__ = ["NoCaseSuits", "suitable_cases"]
 
 
 class NoCaseSuits(UserError):
-    """No requested case suits the kernel's tiles or layouts."""
+    """No requested case suits the kernel's tiles or strides."""
 
     def __init__(self, kernel: str) -> None:
-        super().__init__(f"none of the requested cases suits {kernel}, because of its tiles or layouts")
+        super().__init__(f"none of the requested cases suits {kernel}, because of its tiles or strides")
 
 
 def suitable_cases(specs: Sequence[CaseSpec], about: Mapping[str, Any], device: str) -> list[CaseSpec]:
-    """The cases that the candidate supports, and that suit its tiles, its memory layouts and its claims.
+    """The cases that the candidate supports, and that suit its tiles, its memory strides and its claims.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def _suits(spec: CaseSpec, about: Mapping[str, Any]) -> bool:
     if about["kind"] == "callable":
         return True
     claims = about["declares_support"] or not spec.claim or spec.claim in FEATURES
-    return claims and spec.layout == Layout.CONTIGUOUS
+    return claims and spec.strides == Strides.CONTIGUOUS
 
 
 def _lacking(about: Mapping[str, Any], spec: CaseSpec) -> str | None:

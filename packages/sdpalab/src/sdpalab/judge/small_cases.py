@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from sdpalab.inputs import E4M3_KINDS
-from sdpalab.judge.layouts import Layout
+from sdpalab.judge.strides import Strides
 from sdpalab.problem import Problem
 
 __all__ = [
@@ -18,12 +18,12 @@ __all__ = [
     "CaseSpec",
     "edges",
     "hidden_seed",
-    "layout_cases",
     "length_edges",
     "normal_case",
     "possible",
     "probes",
     "small_version",
+    "stride_cases",
     "window_edges",
 ]
 
@@ -63,8 +63,8 @@ class CaseSpec:
         Only for kernels whose configuration has a tile of that many rows; 0 for all.
     trial : bool
         Whether the case is one of the :data:`TRIALS` of the success rate.
-    layout : Layout
-        Memory layout of Q, K and V. Only for callables: a kernel that the lab builds gets contiguous buffers.
+    strides : Strides
+        Memory strides of Q, K and V. Only for callables: a kernel that the lab builds gets contiguous buffers.
     claim : str
         Feature beyond the request that the candidate must claim to be judged on this case
         (:mod:`sdpalab.judge.claims`); empty for none.
@@ -78,7 +78,7 @@ class CaseSpec:
     relation: str = ""
     tile: int = 0
     trial: bool = False
-    layout: Layout = Layout.CONTIGUOUS
+    strides: Strides = Strides.CONTIGUOUS
     claim: str = ""
 
 
@@ -130,10 +130,10 @@ def length_edges(small: Problem, name: str = "kv_lengths") -> Iterator[CaseSpec]
             yield replace(edge, name=f"{edge.problem.label} edge of {tile}", tile=tile)
 
 
-def layout_cases(small: Problem) -> Iterator[CaseSpec]:
+def stride_cases(small: Problem) -> Iterator[CaseSpec]:
     """Normal inputs in memory that is not contiguous."""
-    for layout in (Layout.BSHD, Layout.PADDED) if small.heads > 1 else (Layout.PADDED,):
-        yield replace(normal_case(small), name=f"{small.label} {layout.value}", layout=layout)
+    for strides in (Strides.BSHD, Strides.PADDED) if small.heads > 1 else (Strides.PADDED,):
+        yield replace(normal_case(small), name=f"{small.label} {strides.value}", strides=strides)
 
 
 def edges(one: Problem, lengths: Iterable[int]) -> Iterator[CaseSpec]:

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.judge.layouts import Layout
+from sdpalab.judge.strides import Strides
 
 if TYPE_CHECKING:
     import torch
@@ -59,15 +59,15 @@ def buffer_tensors(inputs: Inputs) -> dict[str, torch.Tensor]:
     return {name: each.view(torch.uint8) if each.dtype == torch.bool else each for name, each in tensors.items()}
 
 
-def laid_out_tensor(storage: npt.NDArray[Any], view: npt.NDArray[Any], layout: Layout) -> torch.Tensor:
-    """A tensor that shows ``view``, a part of ``storage``; only gaps and an offset of a layout are in its storage."""
-    if layout is Layout.CONTIGUOUS:
+def laid_out_tensor(storage: npt.NDArray[Any], view: npt.NDArray[Any], strides: Strides) -> torch.Tensor:
+    """A tensor that shows ``view``, a part of ``storage``. Only padded strides put an offset and gaps into it."""
+    if strides is Strides.CONTIGUOUS:
         return to_torch(view)
-    if layout is Layout.BSHD:
+    if strides is Strides.BSHD:
         return to_torch(view.swapaxes(1, 2)).transpose(1, 2)
     start = view.__array_interface__["data"][0] - storage.__array_interface__["data"][0]
-    strides = [stride // storage.itemsize for stride in view.strides]
-    return to_torch(storage).as_strided(view.shape, strides, start // storage.itemsize)
+    steps = [stride // storage.itemsize for stride in view.strides]
+    return to_torch(storage).as_strided(view.shape, steps, start // storage.itemsize)
 
 
 def from_torch(tensor: torch.Tensor) -> npt.NDArray[Any]:

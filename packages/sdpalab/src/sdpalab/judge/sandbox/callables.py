@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.judge.layouts import Layout, guarded, lay_out
 from sdpalab.judge.parameters import arguments, parameter_names
+from sdpalab.judge.strides import Strides, guarded, lay_out
 from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class CallableRunner:
         return {"kind": "callable", "name": str(name)[:200], "features": list(parameter_names(self._function))}
 
     def run(
-        self, problem: Problem, inputs: Mapping[str, Array], poison: int, reuse: bool, layout: Layout
+        self, problem: Problem, inputs: Mapping[str, Array], poison: int, reuse: bool, strides: Strides
     ) -> tuple[dict[str, Array], dict[str, Any]]:
         """Call the function once; return immediate copies of its outputs by name, and the observations.
 
@@ -67,9 +67,9 @@ class CallableRunner:
         poison : int
             Byte that fills all memory that malloc returns to the function.
         reuse : bool
-            Put the inputs into the tensors and the layout of the last call; otherwise into separate memory.
-        layout : Layout
-            Layout of the inputs in that memory.
+            Put the inputs into the tensors and the strides of the last call; otherwise into separate memory.
+        strides : Strides
+            Strides of the inputs in that memory.
 
         Raises
         ------
@@ -83,15 +83,15 @@ class CallableRunner:
                 np.copyto(self._arrays[name], array)
         else:  # the old arrays still exist, so the new ones are elsewhere
             laid = {
-                name: lay_out(array, layout) if name in ("q", "k", "v", "do") else guarded(array)
+                name: lay_out(array, strides) if name in ("q", "k", "v", "do") else guarded(array)
                 for name, array in inputs.items()
             }
             self._storage = {name: storage for name, (storage, _) in laid.items()}
             self._arrays = {name: view for name, (_, view) in laid.items()}
-            self._tensors = [laid_out_tensor(*laid[name], layout) for name in ("q", "k", "v")]
+            self._tensors = [laid_out_tensor(*laid[name], strides) for name in ("q", "k", "v")]
             self._extra = {name: extra_tensor(self._arrays[name]) for name in problem.array_shapes if name != "do"}
             if problem.backward:
-                self._extra["do"] = laid_out_tensor(*laid["do"], layout)
+                self._extra["do"] = laid_out_tensor(*laid["do"], strides)
         before = {name: _digest(storage) for name, storage in self._storage.items()}
         poisoned = _poison_new_memory(poison)
         try:

@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.errors import MachineError, UserError
-from sdpalab.judge.layouts import Layout
 from sdpalab.judge.sandbox.callables import BadOutput, CallableRunner
 from sdpalab.judge.sandbox.messages import plain
 from sdpalab.judge.sandbox.plans import send_plan
 from sdpalab.judge.sandbox.wire import serve
+from sdpalab.judge.strides import Strides
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config, Kernel, UnsupportedProblem
 from sdpalab.kernels.source import source_text
@@ -43,7 +43,7 @@ _DECODED: Mapping[str, Callable[[Any], Any]] = {
     "problems": lambda many: [Problem(**fields) for fields in many],
     "config": Config,
     "configs": lambda many: [Config(knobs) for knobs in many],
-    "layout": Layout,
+    "strides": Strides,
 }
 """Decoders of the fields of an order that are not plain JSON values."""
 _STATUSES = (
@@ -147,9 +147,11 @@ class _CandidateServer:
             "rejects": [kernel.why_not(problem, config) for problem in problems],
         }
 
-    def _call(self, arrays: Mapping[str, Array], problem: Problem, poison: int, reuse: bool, layout: Layout) -> Answer:
+    def _call(
+        self, arrays: Mapping[str, Array], problem: Problem, poison: int, reuse: bool, strides: Strides
+    ) -> Answer:
         """Call a callable."""
-        outputs, notes = self._callable.run(problem, arrays, poison, reuse, layout)
+        outputs, notes = self._callable.run(problem, arrays, poison, reuse, strides)
         return {"status": None, **notes}, outputs
 
     def _again(self, arrays: Mapping[str, Array]) -> Answer:

@@ -20,7 +20,6 @@ from sdpalab.compile import Cache
 from sdpalab.errors import MachineError, UserError
 from sdpalab.inputs import loud_padding
 from sdpalab.judge.algebra.stage import reordered
-from sdpalab.judge.layouts import Layout
 from sdpalab.judge.options import JudgeOptions
 from sdpalab.judge.sandbox.candidate import CandidateSpec
 from sdpalab.judge.sandbox.candidate_server import SERVER
@@ -29,6 +28,7 @@ from sdpalab.judge.sandbox.messages import About, CandidateReply, PlanReply, Rep
 from sdpalab.judge.sandbox.new_builds import MOST_BUILDS, keep_builds
 from sdpalab.judge.sandbox.plans import MOST_PLAN, PlanError, SentPlan, read_plan
 from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
+from sdpalab.judge.strides import Strides
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.plan import problem_buffers
@@ -126,7 +126,7 @@ class CandidateProcesses:
             raise
 
     def run(
-        self, problem: Problem, inputs: Arrays, other: Arrays | None = None, *, layout: Layout = Layout.CONTIGUOUS
+        self, problem: Problem, inputs: Arrays, other: Arrays | None = None, *, strides: Strides = Strides.CONTIGUOUS
     ) -> Answer:
         """Run the candidate twice on ``inputs`` (q, k, v), with differently poisoned memory.
 
@@ -135,7 +135,7 @@ class CandidateProcesses:
 
         Between the two a callable is run on ``other``, if given, in the memory of the first run: results stored by
         address, by object or by problem are then wrong. A simulated launch has no state from earlier launches, so a
-        kernel is not run on ``other``. All arrays here are contiguous; ``layout`` is their layout in the memory of a
+        kernel is not run on ``other``. All arrays here are contiguous; ``strides`` are those in the memory of a
         callable (a kernel's buffers are contiguous by contract). A kernel that writes the log-sum-exp computes it in
         the first run, and gets a null pointer in the second.
 
@@ -169,7 +169,7 @@ class CandidateProcesses:
                 # Runs with checks reuse the code that the simulator has already translated.
                 watched = not notes.get("hazards")
                 reply, results = self._once(
-                    problem.to_dict(), arrays, plan, POISONS[not first], reuse=reuse, watched=watched, layout=layout
+                    problem.to_dict(), arrays, plan, POISONS[not first], reuse=reuse, watched=watched, strides=strides
                 )
                 wanted = (*problem.outputs, *(["lse"] if first and self.about["lse"] else []))
                 outputs |= {f"{name}.{output}": results[output] for output in wanted if output in results}
@@ -335,11 +335,11 @@ class CandidateProcesses:
         *,
         reuse: bool = False,
         watched: bool = True,
-        layout: Layout = Layout.CONTIGUOUS,
+        strides: Strides = Strides.CONTIGUOUS,
     ) -> Answer:
         room = room_for(inputs)
         if plan is None or self._plan_process is None:
-            process, order = self._candidate, {"do": "call", "problem": problem, "reuse": reuse, "layout": layout}
+            process, order = self._candidate, {"do": "call", "problem": problem, "reuse": reuse, "strides": strides}
         else:
             process, inputs = self._plan_process, {"plan": plan, **inputs}
             order = {"do": "run", **self._build, "watched": watched, "alone": self.alone}

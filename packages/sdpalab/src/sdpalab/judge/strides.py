@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Layout", "guarded", "lay_out"]
+__all__ = ["Strides", "guarded", "lay_out"]
 
 Array = npt.NDArray[Any]
 
@@ -24,7 +24,7 @@ _BEFORE, _AFTER, _BESIDE = 2, 3, 8
 bytes aligned to 16 bytes, as in a slice of a packed tensor."""
 
 
-class Layout(str, Enum):
+class Strides(str, Enum):
     """An arrangement of [B, H, S, D] in memory."""
 
     CONTIGUOUS = "contiguous"
@@ -35,11 +35,11 @@ class Layout(str, Enum):
 
     @property
     def says(self) -> str:
-        """Layout of Q, K and V, in words."""
+        """Strides of Q, K and V, in words."""
         return {
-            Layout.CONTIGUOUS: "contiguous as [B, H, S, D]",
-            Layout.BSHD: "in memory in the order [B, S, H, D]",
-            Layout.PADDED: "within larger memory whose padding is NaN, with an offset and gaps",
+            Strides.CONTIGUOUS: "contiguous as [B, H, S, D]",
+            Strides.BSHD: "in memory in the order [B, S, H, D]",
+            Strides.PADDED: "within larger memory whose padding is NaN, with an offset and gaps",
         }[self]
 
 
@@ -59,7 +59,7 @@ def guarded(array: Array) -> tuple[Array, Array]:
     return storage, view
 
 
-def lay_out(array: Array, layout: Layout) -> tuple[Array, Array]:
+def lay_out(array: Array, strides: Strides) -> tuple[Array, Array]:
     """Copy ``array`` [B, H, S, D] into memory of its own.
 
     Returns
@@ -69,10 +69,10 @@ def lay_out(array: Array, layout: Layout) -> tuple[Array, Array]:
         of ``array``, [B, H, S, D].
     """
     batch, heads, seq, dim = array.shape
-    if layout is Layout.BSHD:
+    if strides is Strides.BSHD:
         storage, swapped = guarded(array.swapaxes(1, 2))
         return storage, swapped.swapaxes(1, 2)
-    if layout is Layout.PADDED:
+    if strides is Strides.PADDED:
         storage = np.full((batch + 1, heads + 1, _BEFORE + seq + _AFTER, dim + 2 * _BESIDE), math.nan, array.dtype)
         view = storage[1:, 1:, _BEFORE : _BEFORE + seq, _BESIDE : _BESIDE + dim]
         view[...] = array

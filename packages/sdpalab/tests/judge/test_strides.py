@@ -13,15 +13,15 @@ import torch
 from sdpalab.errors import UserError
 from sdpalab.inputs import make_inputs
 from sdpalab.judge import CaseSpec, judge_candidate, quick_cases
-from sdpalab.judge.layouts import Layout, lay_out
 from sdpalab.judge.sandbox.callables import CallableRunner
+from sdpalab.judge.strides import Strides, lay_out
 from sdpalab.judge.tensors import from_torch
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
 
 PROBLEM = Problem(1, 3, 20, 32, kv_heads=3, seq_kv=24)
-STRANGE = (Layout.BSHD, Layout.PADDED)
-SPECS = [CaseSpec(layout.value, PROBLEM, layout=layout) for layout in Layout]
+STRANGE = (Strides.BSHD, Strides.PADDED)
+SPECS = [CaseSpec(strides.value, PROBLEM, strides=strides) for strides in Strides]
 
 
 def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
@@ -52,15 +52,15 @@ def writes_into_the_gaps(q: Any, k: Any, v: Any, *, scale: float, causal: bool) 
     return out
 
 
-def in_the_inputs_own_layout(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+def in_the_inputs_own_strides(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
     return torch.empty_strided(q.shape, q.stride(), dtype=q.dtype).copy_(attention(q, k, v, scale=scale, causal=causal))
 
 
-@pytest.mark.parametrize("layout", STRANGE, ids=str)
+@pytest.mark.parametrize("strides", STRANGE, ids=str)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_layout_keeps_the_values_and_is_not_contiguous(layout: Layout, dtype: str) -> None:
+def test_strides_keep_the_values_and_is_not_contiguous(strides: Strides, dtype: str) -> None:
     k = make_inputs(PROBLEM.with_(dtype=dtype)).k
-    storage, view = lay_out(k, layout)
+    storage, view = lay_out(k, strides)
     assert storage.flags.c_contiguous
     assert not view.flags.c_contiguous
     assert np.shares_memory(storage, view)
@@ -70,7 +70,7 @@ def test_a_layout_keeps_the_values_and_is_not_contiguous(layout: Layout, dtype: 
 
 
 def test_padding_has_an_offset_and_gaps_on_all_sides_at_multiples_of_16_bytes() -> None:
-    storage, view = lay_out(make_inputs(PROBLEM).q, Layout.PADDED)
+    storage, view = lay_out(make_inputs(PROBLEM).q, Strides.PADDED)
     offset = view.__array_interface__["data"][0] - storage.__array_interface__["data"][0]
     assert offset > 0
     assert {offset % 16, *(stride % 16 for stride in view.strides[:-1])} == {0}
@@ -85,7 +85,7 @@ def test_padding_has_an_offset_and_gaps_on_all_sides_at_multiples_of_16_bytes() 
     ("candidate", "statuses", "words"),
     [
         (attention, {}, ""),
-        (in_the_inputs_own_layout, {}, ""),
+        (in_the_inputs_own_strides, {}, ""),
         (takes_strides_for_granted, {"bshd": Status.INCORRECT, "padded": Status.NOT_FINITE}, ""),
         (forgets_the_offset, {"padded": Status.NOT_FINITE}, "elements are not finite"),
         (cannot_view, {"bshd": Status.CRASHED, "padded": Status.CRASHED}, "raised RuntimeError: view size"),
@@ -93,20 +93,20 @@ def test_padding_has_an_offset_and_gaps_on_all_sides_at_multiples_of_16_bytes() 
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_a_candidate_makes_of_layouts(
+def test_what_a_candidate_makes_of_strides(
     candidate: Callable[..., Any], statuses: dict[str, Status], words: str
 ) -> None:
     verdict = judge_candidate(candidate, SPECS, workers=1)
     assert {case.name: case.status for case in verdict.cases if not case.passed} == statuses
-    assert [case.run.get("layout", "contiguous") for case in verdict.cases] == [spec.layout.value for spec in SPECS]
+    assert [case.run.get("strides", "contiguous") for case in verdict.cases] == [spec.strides.value for spec in SPECS]
     for case in verdict.cases:
         assert words in case.reason or case.passed
         if not case.passed:
-            assert case.reason.endswith(Layout(case.name).says)
+            assert case.reason.endswith(Strides(case.name).says)
 
 
-@pytest.mark.parametrize("layout", Layout, ids=str)
-def test_new_data_in_the_memory_of_the_run_before_has_its_layout(layout: Layout) -> None:
+@pytest.mark.parametrize("strides", Strides, ids=str)
+def test_new_data_in_the_memory_of_the_run_before_has_its_strides(strides: Strides) -> None:
     seen: list[tuple[int, tuple[int, ...], npt.NDArray[Any]]] = []
 
     def looks(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
@@ -115,8 +115,8 @@ def test_new_data_in_the_memory_of_the_run_before_has_its_layout(layout: Layout)
 
     runner = CallableRunner(looks)
     first, second = (make_inputs(PROBLEM, seed=seed).arrays for seed in (0, 1))
-    runner.run(PROBLEM, first, 0xFF, reuse=False, layout=layout)
-    _, notes = runner.run(PROBLEM, second, 0xFF, reuse=True, layout=layout)
+    runner.run(PROBLEM, first, 0xFF, reuse=False, strides=strides)
+    _, notes = runner.run(PROBLEM, second, 0xFF, reuse=True, strides=strides)
     assert notes["changed"] == []
     assert seen[0][:2] == seen[1][:2]
     for (_, _, k), inputs in zip(seen, (first, second), strict=True):
@@ -124,16 +124,16 @@ def test_new_data_in_the_memory_of_the_run_before_has_its_layout(layout: Layout)
 
 
 def test_quick_cases_have_each_layout_once_on_a_small_problem() -> None:
-    specs = [spec for spec in quick_cases([Problem(2, 8, 4096, 64)]) if spec.layout != Layout.CONTIGUOUS]
-    assert [spec.layout for spec in specs] == [*STRANGE]
+    specs = [spec for spec in quick_cases([Problem(2, 8, 4096, 64)]) if spec.strides != Strides.CONTIGUOUS]
+    assert [spec.strides for spec in specs] == [*STRANGE]
     assert {(spec.problem.seq_q, spec.inputs, spec.seed) for spec in specs} == {(180, "normal", None)}
-    alone = [spec.layout for spec in quick_cases([Problem(1, 1, 50, 64)]) if spec.layout != Layout.CONTIGUOUS]
-    assert alone == [Layout.PADDED]  # one head's rows follow each other in either order
+    alone = [spec.strides for spec in quick_cases([Problem(1, 1, 50, 64)]) if spec.strides != Strides.CONTIGUOUS]
+    assert alone == [Strides.PADDED]  # one head's rows follow each other in either order
 
 
 @pytest.mark.slow
 def test_a_kernel_that_the_lab_builds_gets_contiguous_buffers() -> None:
-    specs = [CaseSpec(layout.value, Problem(1, 1, 5, 32), layout=layout) for layout in Layout]
+    specs = [CaseSpec(strides.value, Problem(1, 1, 5, 32), strides=strides) for strides in Strides]
     verdict = judge_candidate("scalar", specs, workers=1)
     assert [case.name for case in verdict.cases] == ["contiguous"]
     assert verdict.passed
