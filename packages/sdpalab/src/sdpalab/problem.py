@@ -16,7 +16,8 @@ Further fields change the scores, in the vocabulary of FlashAttention's interfac
 - ``task="backward"``: the gradients dQ, dK and dV of sum(O * dO), for a given dO of the shape of O;
 - ``attn_mask``: a mask [1 or B, 1 or H, Sq, Skv], boolean (True: seen) or added to the scores;
 - ``alibi_slopes``: a slope for each query head, times abs(i - j), is subtracted from the scores;
-- ``sinks``: a logit for each query head, whose exponential is added to the softmax denominator.
+- ``sinks``: a logit for each query head, whose exponential is added to the softmax denominator;
+- ``layout``: how the sequences lie in device memory (:mod:`sdpalab.layout`); the computation is the same.
 
 A row that sees no key has O = 0 and a log-sum-exp of -inf, or its sink.
 """
@@ -30,6 +31,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
+from sdpalab.layout import Layout
 from sdpalab.scoring import (
     ARRAYS,
     FEATURES,
@@ -113,14 +115,17 @@ class Problem:
         Dv; 0 in the canonical form of a problem where it is D.
     task : {"forward", "backward"}
         Result: O, or the gradients dQ, dK and dV.
+    layout : str
+        ``dense``, ``varlen``, ``varlen:gaps``, ``paged:N`` or ``varlen,paged:N`` (:mod:`sdpalab.layout`). Layouts other
+        than dense have lengths: by default all are Skv, and Sq for packed queries.
 
     Raises
     ------
     ProblemError
         If a size is not a positive integer, ``kv_heads`` does not divide ``heads``, the dtype is unknown, the scale is
         not finite, a side of the window is not an integer from -1 up, the soft cap is negative or not finite,
-        ``kv_lengths`` (``q_lengths``) is not one length from 0 to Skv (Sq) for each batch entry, or ``attn_mask`` has
-        another form.
+        ``kv_lengths`` (``q_lengths``) is not one length from 0 to Skv (Sq) for each batch entry, ``attn_mask`` has
+        another form, or the layout is unknown or excludes the mask or the task.
     """
 
     batch: int
@@ -142,6 +147,7 @@ class Problem:
     bottom_right: bool = False
     head_dim_v: int = 0
     task: str = "forward"
+    layout: str = "dense"
 
     def __init__(
         self,
@@ -165,6 +171,7 @@ class Problem:
         bottom_right: bool = False,
         head_dim_v: int | None = None,
         task: str = "forward",
+        layout: str = "dense",
     ) -> None:
         sizes = {
             "batch": batch,
@@ -200,6 +207,16 @@ class Problem:
         object.__setattr__(self, "scale", 1.0 / math.sqrt(head_dim) if scale is None else float(scale))
         object.__setattr__(self, "window_size", checked_window(window_size, causal))
         object.__setattr__(self, "softcap", float(softcap))
+        form = Layout.parse(layout)
+        if not form.dense and attn_mask:
+            raise ProblemError(f"layout {form} has no attn_mask: a mask belongs to the dense layout")
+        if form.page_size and task == "backward":
+            raise ProblemError(f"layout {form} has no gradients: pages belong to a cache, which is not trained")
+        if not form.dense:
+            kv_lengths = (self.seq_kv,) * batch if kv_lengths is None else kv_lengths
+        if form.packed:
+            q_lengths = (seq_q,) * batch if q_lengths is None else q_lengths
+        object.__setattr__(self, "layout", str(form))
         object.__setattr__(self, "kv_lengths", checked_lengths("kv_lengths", kv_lengths, batch, self.seq_kv))
         object.__setattr__(self, "q_lengths", checked_lengths("q_lengths", q_lengths, batch, seq_q))
         object.__setattr__(self, "attn_mask", str(MaskForm.parse(attn_mask)) if attn_mask else "")
@@ -209,8 +226,25 @@ class Problem:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names among :data:`FEATURES` that this problem sets."""
-        return tuple(name for name in FEATURES if getattr(self, name))
+        """Names among :data:`FEATURES` that this problem sets. Lengths that a layout implies are no feature."""
+        form = self.layout_form
+        implied = {"q_lengths": form.packed, "kv_lengths": form.page_size or (form.packed and not form.gaps)}
+        return tuple(name for name in FEATURES if getattr(self, name) and not implied.get(name))
+
+    @property
+    def layout_form(self) -> Layout:
+        """The layout in its parts."""
+        return Layout.parse(self.layout)
+
+    @property
+    def varlen(self) -> bool:
+        """Whether the queries are packed, and the keys unless they are in pages."""
+        return self.layout_form.packed
+
+    @property
+    def paged(self) -> int:
+        """Rows of a page of K and V; 0 without pages."""
+        return self.layout_form.page_size
 
     @property
     def backward(self) -> bool:
@@ -391,7 +425,8 @@ class Problem:
         if self.head_dim_v:
             text += f" head_dim_v={self.head_dim_v}"
         flags = ("alibi_slopes", "sinks", "bottom_right", "backward")
-        return " ".join((text, *(name for name in flags if getattr(self, name))))
+        layout = () if self.layout == "dense" else (f"layout={self.layout}",)
+        return " ".join((text, *layout, *(name for name in flags if getattr(self, name))))
 
     def with_(self, **changes: Any) -> Problem:
         """A copy with some fields changed, validated like any other.

@@ -27,7 +27,7 @@ from sdpalab.campaigns.case_deletion import case_deletions
 from sdpalab.campaigns.deletion_sites import Site, is_synchronisation, reason_of, without
 from sdpalab.compile import Build, build
 from sdpalab.errors import UserError
-from sdpalab.inputs import make_inputs
+from sdpalab.inputs import make_inputs, pack
 from sdpalab.jobs import Executor
 from sdpalab.jobs.calling import values
 from sdpalab.judge.sanitize import small_problems
@@ -143,14 +143,8 @@ def target(kernel: Kernel, config: Config, problems: Sequence[Problem] = ()) -> 
     """A kernel in one configuration, on these problems, by default small ones (:func:`_small`)."""
     cases = []
     for problem in problems or _small(kernel, config):
-        inputs = make_inputs(problem)
-        cases.append(
-            (
-                problem,
-                kernel.launch_plan(problem, config, lse=kernel.lse),
-                inputs.arrays,
-            )
-        )
+        arrays = pack(problem, make_inputs(problem).arrays)
+        cases.append((problem, kernel.launch_plan(problem, config, lse=kernel.lse), arrays))
     return Target(kernel, (config,), kernel.default_arch, tuple(cases))
 
 

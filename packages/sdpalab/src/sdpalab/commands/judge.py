@@ -114,7 +114,7 @@ def judge(
     at_least("--max-steps", max_steps, 1)
     if timeout is not None and not 0 < timeout < float("inf"):
         raise UserError(f"--timeout takes a number of seconds above 0, not {timeout:g}")
-    problems = problems_of(shape, described, default=None, any_task=True)
+    problems = problems_of(shape, described, default=None, any_problem=True)
     if rerun_failed:
         if problems or described.given:
             raise UserError(

@@ -62,6 +62,14 @@ class ProblemOptions:
     task: Annotated[
         str | None, typer.Option("--task", metavar="T", help="forward, or backward: dQ, dK and dV for a given dO.")
     ] = None
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            "--layout",
+            metavar="L",
+            help="varlen (cu_seqlens), varlen:gaps (also seqused_k), paged:N (pages of N rows) or varlen,paged:N.",
+        ),
+    ] = None
 
     @property
     def given(self) -> dict[str, Any]:
@@ -69,12 +77,12 @@ class ProblemOptions:
         return {name: value for name, value in vars(self).items() if value is not None and value is not False}
 
 
-_OF_ANY_PROBLEM = ("dtype", "causal", "task")
+_OF_ANY_PROBLEM = ("dtype", "causal", "task", "layout")
 """Options that also apply to the default problems."""
 
 
 def problems_of(
-    shapes: Sequence[str] | None, options: ProblemOptions, *, default: str | None = "mission", any_task: bool = False
+    shapes: Sequence[str] | None, options: ProblemOptions, *, default: str | None = "mission", any_problem: bool = False
 ) -> list[Problem]:
     """The problems of all ``--shape`` options, with the other options; without a shape those of ``default``.
 
@@ -83,10 +91,13 @@ def problems_of(
     ProblemError
         If the problem is impossible.
     UserError
-        Without a shape and a default, if an option requires a shape, or for ``--task backward`` unless ``any_task``.
+        Without a shape and a default, if an option requires a shape; or, unless ``any_problem``, for
+        ``--task backward`` or a ``--layout``.
     """
-    if options.task not in (None, "forward") and not any_task:
+    if options.task not in (None, "forward") and not any_problem:
         raise UserError(f"this command takes forward problems only, not --task {options.task}: judge takes both")
+    if options.layout not in (None, "dense") and not any_problem:
+        raise UserError(f"this command takes dense problems only, not --layout {options.layout}: judge takes all")
     given = [name for name in options.given if name not in _OF_ANY_PROBLEM]
     if not shapes and default is None and given:
         named = " and ".join(f"--{name.replace('_', '-')}" for name in given)

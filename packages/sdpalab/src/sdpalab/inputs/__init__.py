@@ -14,6 +14,7 @@ from sdpalab.errors import UserError
 from sdpalab.inputs.arrays import extra_arrays
 from sdpalab.inputs.eight_bit import E4M3_KINDS
 from sdpalab.inputs.kinds import INPUT_KINDS, MAKERS
+from sdpalab.inputs.packing import first_padding_row, pack, unpack
 from sdpalab.inputs.padding import loud_padding, padded_rows, with_padding
 from sdpalab.inputs.reference import attention_with_lse
 from sdpalab.inputs.source import Source, dtype_of
@@ -26,14 +27,17 @@ __all__ = [
     "TIMED_KINDS",
     "Inputs",
     "dtype_of",
+    "first_padding_row",
     "hides_keys",
     "key_range",
     "loud_padding",
     "make_inputs",
     "may_see_none",
+    "pack",
     "padded_rows",
     "positions",
     "score_bias",
+    "unpack",
     "visible_keys",
     "with_forward",
     "with_padding",
@@ -90,7 +94,8 @@ def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs
 
     O and the log-sum-exp of a backward problem (:func:`with_forward`) may differ in the last bit.
 
-    All rows beyond a length are NaN.
+    All rows beyond a length are NaN. With pages, batch entries 1, 3, ... of normal inputs begin with the keys and
+    values of the entry before them: half of the pages that both fill.
 
     Parameters
     ----------
@@ -114,8 +119,18 @@ def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs
     extra = extra_arrays(kind, source)
     source.scoring = {**source.scoring, **extra}  # type: ignore[typeddict-item]
     q, k, v = (np.ascontiguousarray(array.astype(dtype)) for array in MAKERS[kind](source))
+    if problem.paged and kind == "normal":
+        _share_prefixes(problem, k, v)
     inputs = Inputs(q, k, v, **extra).padded(math.nan)
     return with_forward(problem, inputs) if problem.backward else inputs
+
+
+def _share_prefixes(problem: Problem, k: Array, v: Array) -> None:
+    lengths, size = problem.kv_lengths or (), problem.paged
+    for entry in range(1, problem.batch, 2):
+        shared = min(lengths[entry - 1 : entry + 1]) // size // 2 * size
+        for array in (k, v):
+            array[entry, :, :shared] = array[entry - 1, :, :shared]
 
 
 def with_forward(problem: Problem, inputs: Inputs) -> Inputs:

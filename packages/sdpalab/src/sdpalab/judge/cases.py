@@ -15,6 +15,7 @@ from sdpalab.judge.small_cases import (
     TILES,
     CaseSpec,
     edges,
+    layout_edges,
     length_edges,
     normal_case,
     possible,
@@ -143,8 +144,9 @@ def _small_cases(problem: Problem) -> Iterator[CaseSpec]:
     yield from edges(problem.narrowed(SMALL_WINDOW).with_(batch=1, heads=problem.group, kv_heads=1), (1,))
     if problem.window_size is not None:
         yield from window_edges(small)
+    yield from layout_edges(small)
     for name in ("kv_lengths", "q_lengths"):
-        if getattr(problem, name) is not None:
+        if name in problem.features:
             yield from length_edges(small, name)
 
 

@@ -11,10 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from sdpalab.inputs import INPUT_KINDS
-from sdpalab.judge.small_cases import CaseSpec, length_edges, normal_case, possible, small_version, window_edges
+from sdpalab.judge.small_cases import (
+    CaseSpec,
+    layout_edges,
+    length_edges,
+    normal_case,
+    possible,
+    small_version,
+    window_edges,
+)
+from sdpalab.layout import PAGE_SIZES
 from sdpalab.problem import FEATURES, HALF_DTYPES, Problem
 
 __all__ = ["CLAIMED_HEAD_DIMS", "claim_cases", "claimed_by"]
@@ -67,6 +77,26 @@ _OF_FEATURES: Mapping[str, tuple[tuple[Changes, tuple[str, ...]], ...]] = {
         ),
     ),
     "head_dim_v": tuple(({"head_dim": d, "head_dim_v": dv}, ("normal", "onehot")) for d, dv in VALUE_DIMS),
+    "varlen": (
+        (
+            {"layout": "varlen", "batch": 4, "q_lengths": (0.6, 0.0, 1.0, 0.2), "kv_lengths": (1.0, 0.3, 0.0, 0.4)},
+            ("normal", "uniform", "onehot"),
+        ),
+        (
+            {
+                "layout": "varlen",
+                "batch": 3,
+                "q_lengths": (0.6, 0.1, 1.0),
+                "kv_lengths": (0.6, 0.1, 1.0),
+                "causal": True,
+            },
+            ("normal", "uniform"),
+        ),
+    ),
+    "paged": tuple(
+        ({"layout": f"paged:{size}", "batch": 3, "seq_q": 0.1, "kv_lengths": (1.0, 0.4, 0.0)}, kinds)
+        for size, kinds in ((16, ("normal", "uniform")), (64, ("normal",)))
+    ),
 }
 """Fields of the problems for each extra, and the inputs on them. Windows, lengths and sequences are shares: of the
 queries for ``q_lengths`` and ``seq_q``, otherwise of the keys."""
@@ -93,18 +123,31 @@ def claim_cases(problem: Problem, level: str) -> Iterator[CaseSpec]:
         for batch, heads, kv_heads in ((2, 4, 2), (1, 3, 1)):
             yield from _on(short.with_(batch=batch, heads=heads, kv_heads=kv_heads), ("normal",), "enable_gqa")
     for name, further in _OF_FEATURES.items():
-        if name not in problem.features:
+        if name not in problem.features and _exists(name, plain):
             for changes, kinds in further:
                 yield from _of_feature(plain, name, changes, tuple(INPUT_KINDS) if level == "full" else kinds, level)
+
+
+def _exists(name: str, plain: Problem) -> bool:
+    """Whether problems like this one can have the feature: masks are dense, and gradients have no pages."""
+    if name in ("varlen", "paged", "attn_mask"):
+        return plain.layout_form.dense and not (name == "paged" and plain.backward)
+    return True
 
 
 def _of_feature(plain: Problem, name: str, changes: Changes, kinds: tuple[str, ...], level: str) -> Iterator[CaseSpec]:
     sizes = {"seq_q": plain.seq_q, "seq_kv": plain.seq_kv}
     problem = plain.with_(**sizes | {field: _of_share(plain, field, share) for field, share in changes.items()})
     yield from _on(problem, kinds, name)
-    if level == "full" and name in ("window_size", "kv_lengths", "q_lengths"):
-        edges = window_edges(problem) if name == "window_size" else length_edges(problem, name)
-        yield from (replace(spec, claim=name) for spec in edges)
+    if level == "full":
+        if name == "window_size":
+            further = window_edges(problem)
+        elif name.endswith("_lengths"):
+            further = length_edges(problem, name)
+        else:
+            layouts = [f"paged:{size}" for size in PAGE_SIZES] if name == "paged" else [problem.layout]
+            further = chain.from_iterable(layout_edges(problem.with_(layout=layout)) for layout in layouts)
+        yield from (replace(spec, claim=name) for spec in further)
 
 
 def _of_share(plain: Problem, field: str, share: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sdpalab.problem import FEATURES, Problem
 
-__all__ = ["PARAMETERS", "arguments", "parameter_names"]
+__all__ = ["PARAMETERS", "arguments", "needed_layouts", "parameter_names"]
 
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "scale": ("scale", "softmax_scale", "sm_scale"),
@@ -16,6 +16,12 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "enable_gqa": ("enable_gqa",),
     **{name: (name,) for name in FEATURES if name != "backward"},
     "window_size": ("window_size", "window"),
+    "kv_lengths": ("kv_lengths", "seqused_k", "cache_seqlens", "seq_lens", "context_lens"),
+    "varlen": ("cu_seqlens_q",),
+    "cu_seqlens_k": ("cu_seqlens_k", "cu_seqlens_kv"),
+    "max_seqlen_q": ("max_seqlen_q",),
+    "max_seqlen_k": ("max_seqlen_k", "max_seqlen_kv"),
+    "paged": ("block_table", "block_tables", "page_table"),
     "do": ("do", "dout", "grad_out", "grad_output"),
     "o": ("o", "out"),
     "lse": ("lse", "softmax_lse"),
@@ -45,16 +51,31 @@ def parameter_names(function: Callable[..., Any]) -> dict[str, str]:
     return {**both, **names} if takes_any else names
 
 
+def needed_layouts(function: Callable[..., Any]) -> list[str]:
+    """Features ``varlen`` and ``paged`` whose parameter has no default: the function takes no problem without them."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return []
+    names = parameter_names(function)
+    needed = [name for name in ("varlen", "paged") if name in names]
+    return [name for name in needed if parameters[names[name]].default is inspect.Parameter.empty]
+
+
 def arguments(function: Callable[..., Any], problem: Problem, extra: Mapping[str, Any]) -> dict[str, Any]:
     """Keyword arguments of a call for a problem, by the function's parameter names.
 
     Parameters
     ----------
     extra : mapping of str to Tensor
-        The arrays of :attr:`sdpalab.problem.Problem.array_shapes`.
+        The buffers of :func:`sdpalab.buffer_shapes.input_buffers` beside Q, K and V.
     """
     names = parameter_names(function)
     values = {**problem.scoring, **extra, **({"enable_gqa": True} if problem.group > 1 else {})}
+    values |= {"varlen": extra.get("cu_seqlens_q"), "paged": extra.get("block_table")}
+    values |= {"max_seqlen_q": problem.seq_q, "max_seqlen_k": problem.seq_kv} if problem.varlen else {}
+    values = {name: value for name, value in values.items() if value is not None}
+    values = {name: value for name, value in values.items() if not name.endswith("_lengths") or name in extra}
     values |= {name: True for name in ("bottom_right",) if name in values}
     values |= {"head_dim_v": problem.dim_v} if problem.head_dim_v else {}
     return {names[name]: value for name, value in values.items() if name in names}

@@ -78,6 +78,10 @@ def _lacking(about: Mapping[str, Any], spec: CaseSpec) -> str | None:
     needed += [*(["causal"] if problem.causal else []), *problem.features, *([spec.claim] if spec.claim else [])]
     # Autograd differentiates any function: gradients need no parameter.
     lacking = [name for name in dict.fromkeys(needed) if name not in (*about["features"], "backward")]
+    if missing := [name for name in about["needs"] if name not in problem.features]:
+        wanted = ",".join("paged:16" if name == "paged" else name for name in missing)
+        kinds = " and ".join(missing)
+        return f"{about['name']} takes {kinds} problems only, and {problem.label} is none: add --layout {wanted}"
     if not lacking:
         return None
     return f"{about['name']} has no parameter {' or '.join(lacking)}, which {problem.label} needs"

@@ -18,6 +18,7 @@ __all__ = [
     "CaseSpec",
     "edges",
     "hidden_seed",
+    "layout_edges",
     "length_edges",
     "normal_case",
     "possible",
@@ -130,8 +131,34 @@ def length_edges(small: Problem, name: str = "kv_lengths") -> Iterator[CaseSpec]
             yield replace(edge, name=f"{edge.problem.label} edge of {tile}", tile=tile)
 
 
+def layout_edges(small: Problem) -> Iterator[CaseSpec]:
+    """Sequences of a layout that is not dense: empty ones at the head, in the middle and at the tail, one key, one long
+    among many short, and lengths at the edges of pages and of the kernel's tiles; queries and keys differ in number."""
+    form = small.layout_form
+    if form.dense:
+        return
+    if form.page_size >= SMALL_SEQ // 2:
+        small = small.with_(seq_kv=form.page_size + SMALL_SEQ // 4, kv_lengths=None)
+    seq = small.seq_kv
+    for lengths in ((0, seq, 1, 0), (seq, 1, 3, 2, 1, 0), (seq - 1, 0, 0, 2, seq)):
+        yield _sequences(small, lengths)
+    for size in (form.page_size,) if form.page_size else ():
+        yield _sequences(small, tuple(min(each, seq) for each in (size - 1, size, size + 1, 2 * size, seq)))
+    for tile in TILES[:-1]:
+        if tile < seq:
+            yield replace(_sequences(small, (tile - 1, tile, tile + 1)), tile=tile)
+
+
+def _sequences(small: Problem, lengths: tuple[int, ...]) -> CaseSpec:
+    """Normal inputs on sequences with these keys; packed queries have the same lengths in another order."""
+    queries = tuple(min(each, small.seq_q) for each in (*lengths[1:], lengths[0])) if small.varlen else None
+    return normal_case(small.with_(batch=len(lengths), kv_lengths=lengths, q_lengths=queries))
+
+
 def stride_cases(small: Problem) -> Iterator[CaseSpec]:
-    """Normal inputs in memory that is not contiguous."""
+    """Normal inputs in memory that is not contiguous, for the dense layout."""
+    if not small.layout_form.dense:
+        return
     for strides in (Strides.BSHD, Strides.PADDED) if small.heads > 1 else (Strides.PADDED,):
         yield replace(normal_case(small), name=f"{small.label} {strides.value}", strides=strides)
 

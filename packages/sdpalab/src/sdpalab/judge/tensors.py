@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -13,7 +14,6 @@ from sdpalab.judge.strides import Strides
 if TYPE_CHECKING:
     import torch
 
-    from sdpalab.inputs import Inputs
 
 __all__ = [
     "buffer_tensors",
@@ -51,11 +51,11 @@ def extra_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(array) if array.dtype in (np.float32, np.int32) else to_torch(array)
 
 
-def buffer_tensors(inputs: Inputs) -> dict[str, torch.Tensor]:
-    """All arrays of ``inputs`` as tensors on their memory, as the buffers of a plan: a boolean mask is bytes."""
+def buffer_tensors(buffers: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
+    """The input buffers of a plan as tensors on their memory: a boolean mask is bytes."""
     import torch
 
-    tensors = {name: extra_tensor(array) for name, array in inputs.arrays.items()}
+    tensors = {name: extra_tensor(array) for name, array in buffers.items()}
     return {name: each.view(torch.uint8) if each.dtype == torch.bool else each for name, each in tensors.items()}
 
 

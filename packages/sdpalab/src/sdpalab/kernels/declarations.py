@@ -217,9 +217,13 @@ def feature_constants(problem: Problem, features: Collection[str]) -> dict[str, 
         constants["SOFTCAP"] = problem.softcap
     for name in ("kv_lengths", "q_lengths", "alibi_slopes", "sinks", "bottom_right"):
         if name in features:
-            constants[name.upper()] = int(name in problem.features)
+            constants[name.upper()] = int(bool(getattr(problem, name)))
     if "head_dim_v" in features:
         constants["HEAD_DIM_V"] = problem.dim_v
+    if "varlen" in features:
+        constants["VARLEN"] = int(problem.varlen)
+    if "paged" in features:
+        constants["PAGE_SIZE"] = problem.paged
     if "attn_mask" in features:
         form = problem.mask_form
         constants["ATTN_MASK"] = 0 if form is None else 1 if form.type == "bool" else 2

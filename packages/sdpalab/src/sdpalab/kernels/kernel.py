@@ -12,6 +12,7 @@ from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 
+from sdpalab.buffer_shapes import input_buffers
 from sdpalab.errors import UserError
 from sdpalab.kernels.declarations import (
     MISSION_LIMITS,
@@ -25,7 +26,8 @@ from sdpalab.kernels.declarations import (
     feature_constants,
 )
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, Step, problem_buffers
-from sdpalab.problem import ARRAYS, Problem
+from sdpalab.layout import FEATURE_BUFFERS
+from sdpalab.problem import Problem
 from warpsan.build import DEFAULT_ARCH
 from warpsan.gpus import default_sms
 
@@ -212,7 +214,8 @@ class Kernel(ABC):
             raise UnsupportedProblem(f"kernel {self.name} does not write the log-sum-exp of its rows")
         sms = default_sms(self.default_arch) if sms is None else sms
         plan = self._plan(problem, self.resolved(problem, config, sms))
-        absent = [name for name in ARRAYS if name in self.features and name not in problem.array_shapes]
+        optional = {buffer for feature in self.features for buffer in FEATURE_BUFFERS.get(feature, ())}
+        absent = sorted(optional - input_buffers(problem).keys())
         for name in [*absent, *(["lse"] if self.lse and not lse else [])]:
             plan = plan.without(name)
         return plan
@@ -255,8 +258,8 @@ class CudaKernel(Kernel):
         ``"lse"``, a pointer that may be null.
     features : collection of str
         Supported features, of :data:`sdpalab.problem.FEATURES`. Problems with other features are rejected. Lengths,
-        masks, slopes and sinks are buffers of these names
-        (:attr:`sdpalab.problem.Problem.array_shapes`), which the plan may name as arguments; the pointer is null for a
+        masks, slopes and sinks are buffers of these names, and a layout has buffers of its own
+        (:func:`sdpalab.buffer_shapes.input_buffers`): the plan may name them as arguments; the pointer is null for a
         problem without the buffer.
     variant : str or Path, optional
         Separate source for problems with any feature, with an entry of the same name, so that the code for other
@@ -284,7 +287,9 @@ class CudaKernel(Kernel):
     problem in float32 ``DTYPE_FLOAT32`` (1). A kernel also gets the macros of its ``features``:
 
     - ``WINDOW_LEFT`` and ``WINDOW_RIGHT`` (-1: no bound; without a window, a causal mask does not set them);
-    - ``SOFTCAP`` (a float, 0: none); ``KV_LENGTHS``, ``ALIBI_SLOPES`` and ``SINKS`` (0 or 1);
+    - ``SOFTCAP`` (a float, 0: none); ``KV_LENGTHS``, ``Q_LENGTHS``, ``ALIBI_SLOPES``, ``SINKS`` and ``BOTTOM_RIGHT`` (0
+      or 1); ``HEAD_DIM_V``;
+    - ``VARLEN`` (1: packed sequences) and ``PAGE_SIZE`` (rows of a page, 0: no pages);
     - ``ATTN_MASK`` (0: none, 1: boolean, a byte an entry, 2: additive, in the problem's dtype), and with it
       ``ATTN_MASK_PER_BATCH`` and ``ATTN_MASK_PER_HEAD`` (0: broadcast).
     """

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from sdpalab.buffer_shapes import input_buffers, output_buffers
 from sdpalab.problem import Problem
 from warpsan.build import Module, PtxSource, Source, TritonModule
 
@@ -225,19 +226,12 @@ class LaunchPlan:
 
 
 def problem_buffers(problem: Problem, *, lse: bool = False) -> tuple[Buffer, ...]:
-    """Q, K and V as inputs, and O, or dQ, dK and dV, as outputs, contiguous [B, H, S, D or Dv]; with ``lse`` also the
-    output of that name.
+    """Inputs and outputs of a problem in its layout: :func:`sdpalab.buffer_shapes.input_buffers`, and O, or dQ, dK
+    and dV; with ``lse`` also the output of that name.
 
-    Further inputs are the arrays of :attr:`sdpalab.problem.Problem.array_shapes`, under their names.
-
-    ``lse`` is float32 [B, H, Sq]: the natural logarithm of the sum, over the keys that a row sees, of
-    exp(scale * q k).
+    In the dense layout Q, K, V and O are contiguous [B, H, S, D or Dv], and ``lse`` is float32 [B, H, Sq]: the natural
+    logarithm of the sum, over the keys that a row sees, of exp(scale * q k).
     """
-    known = (
-        Buffer("q", problem.q_shape, problem.dtype, "in"),
-        Buffer("k", problem.kv_shape, problem.dtype, "in"),
-        Buffer("v", problem.v_shape, problem.dtype, "in"),
-        *(Buffer(name, shape, dtype, "in") for name, (shape, dtype) in problem.array_shapes.items()),
-        *(Buffer(name, shape, problem.dtype, "out") for name, shape in problem.outputs.items()),
-    )
-    return (*known, Buffer("lse", problem.q_shape[:3], "float32", "out")) if lse else known
+    outputs = {name: form for name, form in output_buffers(problem).items() if name != "lse" or lse}
+    known = {"in": input_buffers(problem), "out": outputs}
+    return tuple(Buffer(name, *form, role) for role, forms in known.items() for name, form in forms.items())

@@ -181,7 +181,7 @@ def _as_the_op(launch: TorchLaunch) -> Callable[..., torch.Tensor]:
 
 def _copies(inputs: Inputs, device: torch.device, copies: int) -> list[dict[str, torch.Tensor]]:
     """Copies of the inputs on the device, by name, for the buffers of a plan."""
-    tensors = buffer_tensors(inputs)
+    tensors = buffer_tensors(inputs.arrays)
     return [{name: each.to(device, copy=True) for name, each in tensors.items()} for _ in range(copies)]
 
 

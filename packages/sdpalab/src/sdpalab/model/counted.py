@@ -13,7 +13,7 @@ from math import inf
 from sdpalab.compile import Build, Resources, completed, disassemble, resources
 from sdpalab.compile.sass import TENSOR_CLASSES, SassInstruction, parse
 from sdpalab.errors import UserError
-from sdpalab.inputs import dtype_of, make_inputs
+from sdpalab.inputs import dtype_of, make_inputs, pack
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, Step, TiledMap
 from sdpalab.model.critical_path import CriticalPath, critical_path
@@ -238,7 +238,7 @@ def count(
     executor = SimulatedExecutor(
         arch, on_launch=lambda build, report: ran.append((build, report)), checks=(), counters=True, watchers=watchers
     )
-    executor.run(plan, inputs.arrays)
+    executor.run(plan, pack(problem, inputs.arrays))
     launched = iter(_counted(plan, ran))
     return CountedPlan(plan, tuple(step if isinstance(step, Gemm) else next(launched) for step in plan.steps))
 

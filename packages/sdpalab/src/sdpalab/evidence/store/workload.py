@@ -34,6 +34,7 @@ _WORDS: dict[str, Callable[[str], Any]] = {
     "q_lengths": partial(parse_lengths, "q_lengths"),
     "head_dim_v": int,
     "task": str,
+    "layout": str,
     "attn_mask": str,
 }
 _FLAGS = ("causal", "alibi_slopes", "sinks", "bottom_right")

@@ -46,12 +46,13 @@ def algebra_problems(problem: Problem) -> Iterator[Problem]:
 
 
 def has_codes(problem: Problem) -> bool:
-    """Whether a problem has a form in the ring: 16-bit elements, no soft cap, and no arrays other than lengths.
+    """Whether a problem has a form in the ring: dense, 16-bit elements, no soft cap, no arrays other than lengths.
 
     The tanh of a soft cap has no meaning in a ring, even if a kernel computes it from exponentials: a capped score is
     an exponent with a residue mod p - 1, which is 1 for every exponential. Masks, slopes and sinks are not codes.
     """
-    return problem.dtype in HALF_DTYPES and not problem.softcap and set(problem.array_shapes) <= {"kv_lengths"}
+    plain = problem.layout_form.dense and problem.dtype in HALF_DTYPES and not problem.softcap
+    return plain and set(problem.array_shapes) <= {"kv_lengths"}
 
 
 def reordered(problem: Problem) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.inputs import Inputs
+from sdpalab.inputs import Inputs, first_padding_row
 from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.diagnose.workings import Float64Attention
 from sdpalab.judge.rule.limits import row_errors
@@ -35,16 +35,16 @@ def still_poison(out: Array) -> Rows:
     return poison
 
 
-def first_padding(inputs: Inputs, bad: Rows) -> str:
+def first_padding(problem: Problem, inputs: Inputs, bad: Rows) -> str:
     """The first key that is padding of a batch entry with bad rows [B, H, Sq], in words.
 
     Empty if no row is bad, or a bad row is in an entry without padding, because padding is then not the cause.
     """
-    entries = np.flatnonzero(bad.any(axis=(1, 2)))
-    lengths = inputs.kv_lengths
-    if lengths is None or not len(entries) or (lengths[entries] >= inputs.k.shape[2]).any():
+    entries, lengths = np.flatnonzero(bad.any(axis=(1, 2))), inputs.kv_lengths
+    dense = problem.layout_form.dense
+    if lengths is None or not len(entries) or (dense and (lengths[entries] >= inputs.k.shape[2]).any()):
         return ""
-    return f"key {lengths[entries[0]]} of batch {entries[0]} is padding"
+    return f"{first_padding_row(problem, inputs.arrays, int(entries[0]))} is padding"
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Failure:
     @cached_property
     def padding(self) -> str:
         """The padding whose NaN can explain the rows that are not finite, in a sentence; empty if it cannot."""
-        key = first_padding(self.inputs, self.asked & ~self.judged & ~self.untouched.any(axis=-1))
+        key = first_padding(self.problem, self.inputs, self.asked & ~self.judged & ~self.untouched.any(axis=-1))
         return f"{key}: K and V hold NaN from there on, and NaN reached the output" if key else ""
 
     @cached_property

@@ -21,7 +21,7 @@ from sdpalab.judge.diagnose.diagnosis import diagnose
 from sdpalab.judge.diagnose.error_map import error_map
 from sdpalab.judge.diagnose.failure import Failure, place
 from sdpalab.judge.verdict import Case, Status, Verdict, broken_rules
-from sdpalab.problem import Problem
+from sdpalab.problem import FIELDS, Problem
 from warpsan.report import HazardGroup, merge
 
 __all__ = ["FailedArrays", "FailureSummary", "options_of", "summarise"]
@@ -215,4 +215,13 @@ def options_of(problem: Problem) -> list[str]:
         options += ["--seq-kv", str(problem.seq_kv)]
     if problem.dtype != "float16":
         options += ["--dtype", problem.dtype]
-    return [*options, "--causal"] if problem.causal else options
+    options += ["--causal"] if problem.causal else []
+    for name, value in problem.to_dict().items():
+        if name in FIELDS:
+            text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            options += [_OPTIONS.get(name, f"--{name.replace('_', '-')}"), *([] if value is True else [text])]
+    return options
+
+
+_OPTIONS = {"window_size": "--window"}
+"""Options whose name is not that of the field."""

@@ -225,7 +225,7 @@ def evaluate(
     for name in differing[:1]:
         asked = "" if lse is None else "; the first computed the log-sum-exp, and the second did not"
         differs = (own[name] != again[name]).any(axis=3) & rows[name]
-        padding = _other_padding(inputs, differs) if about.get("kind") == "cuda" else ""
+        padding = _other_padding(problem, inputs, differs) if about.get("kind") == "cuda" else ""
         difference = _of_output(name) + _difference(own[name], again[name], rows[name])
         return evidence(Status.NONDETERMINISTIC, difference + asked + padding)
     if judged.status is not Status.PASSED:
@@ -284,7 +284,7 @@ def _difference(first: Array, second: Array, rows: npt.NDArray[np.bool_]) -> str
     )
 
 
-def _other_padding(inputs: Inputs, differs: npt.NDArray[np.bool_]) -> str:
+def _other_padding(problem: Problem, inputs: Inputs, differs: npt.NDArray[np.bool_]) -> str:
     """Sentence that two runs had different padding, if rows that differ ([B, H, Sq]) have padding; otherwise empty."""
-    padding = first_padding(inputs, differs)
+    padding = first_padding(problem, inputs, differs)
     return f"; {padding}, which was NaN in the first run and infinite in the second" if padding else ""

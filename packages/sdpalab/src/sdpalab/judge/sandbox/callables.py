@@ -2,7 +2,7 @@
 
 The function always receives ``scale`` and ``causal`` by the names of its parameters (:mod:`sdpalab.judge.parameters`).
 It receives the fields of :data:`sdpalab.scoring.FEATURES` only for problems that set them: a window as two integers, a
-soft cap as a float, all others as tensors (:attr:`sdpalab.problem.Problem.array_shapes`; a boolean mask has dtype
+soft cap as a float, all others as tensors (:func:`sdpalab.buffer_shapes.input_buffers`; a boolean mask has dtype
 bool). ``enable_gqa`` is True where K and V have fewer heads than Q.
 
 The gradients of a backward problem are those of torch's autograd, ``torch.autograd.grad(fn(q, k, v, ...), (q, k, v),
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.judge.parameters import arguments, parameter_names
+from sdpalab.buffer_shapes import output_buffers
+from sdpalab.judge.parameters import arguments, needed_layouts, parameter_names
 from sdpalab.judge.strides import Strides, guarded, lay_out
 from sdpalab.problem import Problem
 
@@ -53,7 +54,8 @@ class CallableRunner:
     def describe(self) -> dict[str, Any]:
         """Name of the function, and the features that its parameters name."""
         name = getattr(self._function, "__name__", type(self._function).__name__)
-        return {"kind": "callable", "name": str(name)[:200], "features": list(parameter_names(self._function))}
+        features, needs = list(parameter_names(self._function)), needed_layouts(self._function)
+        return {"kind": "callable", "name": str(name)[:200], "features": features, "needs": needs}
 
     def run(
         self, problem: Problem, inputs: Mapping[str, Array], poison: int, reuse: bool, strides: Strides
@@ -82,15 +84,15 @@ class CallableRunner:
             for name, array in inputs.items():
                 np.copyto(self._arrays[name], array)
         else:  # the old arrays still exist, so the new ones are elsewhere
+            strided = ("q", "k", "v", "do") if problem.layout_form.dense else ()
             laid = {
-                name: lay_out(array, strides) if name in ("q", "k", "v", "do") else guarded(array)
-                for name, array in inputs.items()
+                name: lay_out(array, strides) if name in strided else guarded(array) for name, array in inputs.items()
             }
             self._storage = {name: storage for name, (storage, _) in laid.items()}
             self._arrays = {name: view for name, (_, view) in laid.items()}
             self._tensors = [laid_out_tensor(*laid[name], strides) for name in ("q", "k", "v")]
-            self._extra = {name: extra_tensor(self._arrays[name]) for name in problem.array_shapes if name != "do"}
-            if problem.backward:
+            self._extra = {name: extra_tensor(self._arrays[name]) for name in inputs if name not in ("q", "k", "v")}
+            if "do" in strided and problem.backward:
                 self._extra["do"] = laid_out_tensor(*laid["do"], strides)
         before = {name: _digest(storage) for name, storage in self._storage.items()}
         poisoned = _poison_new_memory(poison)
@@ -98,7 +100,8 @@ class CallableRunner:
             outputs = self._call(problem)
         finally:
             _poison_new_memory(None)
-        self._outputs = _checked(outputs, problem.outputs, self._tensors[0].dtype)
+        shapes = {name: shape for name, (shape, _) in output_buffers(problem).items() if name != "lse"}
+        self._outputs = _checked(outputs, shapes, self._tensors[0].dtype)
         copied = {name: from_torch(tensor).copy() for name, tensor in self._outputs.items()}
         changed = [name for name, storage in self._storage.items() if _digest(storage) != before[name]]
         return copied, {"changed": changed, "memory_poisoned": poisoned}
@@ -117,7 +120,7 @@ class CallableRunner:
             return tuple(results)
         leaves = [tensor.detach().requires_grad_() for tensor in self._tensors]
         out = self._function(*leaves, **given)
-        _checked((out,), {"o": problem.o_shape}, self._tensors[0].dtype)
+        _checked((out,), {"o": tuple(self._extra["do"].shape)}, self._tensors[0].dtype)
         if not out.requires_grad:
             raise BadOutput("the output of the candidate has no gradient: autograd cannot differentiate it")
         gradients = torch.autograd.grad(out, leaves, self._extra["do"], allow_unused=True)

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sdpalab.buffer_shapes import output_buffers
 from sdpalab.compile import Cache
 from sdpalab.errors import MachineError, UserError
-from sdpalab.inputs import loud_padding
+from sdpalab.inputs import loud_padding, pack, unpack
 from sdpalab.judge.algebra.stage import reordered
 from sdpalab.judge.options import JudgeOptions
 from sdpalab.judge.sandbox.candidate import CandidateSpec
@@ -168,11 +169,17 @@ class CandidateProcesses:
                 plan = plans and (plans.full if first else plans.bare)
                 # Runs with checks reuse the code that the simulator has already translated.
                 watched = not notes.get("hazards")
+                loud = name == "second" and self._plan_process is not None
                 reply, results = self._once(
-                    problem.to_dict(), arrays, plan, POISONS[not first], reuse=reuse, watched=watched, strides=strides
+                    *(problem, arrays, plan, POISONS[not first]),
+                    loud=loud,
+                    reuse=reuse,
+                    watched=watched,
+                    strides=strides,
                 )
                 wanted = (*problem.outputs, *(["lse"] if first and self.about["lse"] else []))
-                outputs |= {f"{name}.{output}": results[output] for output in wanted if output in results}
+                logical = _logical(problem, {each: results[each] for each in wanted if each in results})
+                outputs |= {f"{name}.{output}": array for output, array in logical.items()}
                 if not notes:
                     notes = reply
                 elif reply.get("hazards") and not notes.get("hazards"):  # without the log-sum-exp it may have its own
@@ -198,10 +205,10 @@ class CandidateProcesses:
         self._begin()
         try:
             plans = self._plans(problem)
-            reply, results = self._once(problem.to_dict(), inputs, plans and plans.bare, POISONS[0])
+            reply, results = self._once(problem, inputs, plans and plans.bare, POISONS[0])
         except _Failed as failure:
             return failure.reply, {}
-        return reply, {name: results[name] for name in problem.outputs if name in results}
+        return reply, _logical(problem, {name: results[name] for name in problem.outputs if name in results})
 
     def run_in_ring(self, problem: Problem, draws: Arrays) -> Answer:
         """Run a kernel's plan once on the simulator in exact arithmetic (:mod:`sdpalab.judge.algebra`).
@@ -328,18 +335,20 @@ class CandidateProcesses:
 
     def _once(
         self,
-        problem: Mapping[str, Any],
+        problem: Problem,
         inputs: Arrays,
         plan: Array | None,
         poison: int,
         *,
+        loud: bool = False,
         reuse: bool = False,
         watched: bool = True,
         strides: Strides = Strides.CONTIGUOUS,
     ) -> Answer:
-        room = room_for(inputs)
+        room, inputs = room_for(inputs), pack(problem, inputs, loud=loud)
         if plan is None or self._plan_process is None:
-            process, order = self._candidate, {"do": "call", "problem": problem, "reuse": reuse, "strides": strides}
+            process, order = self._candidate, {"do": "call", "reuse": reuse, "strides": strides}
+            order["problem"] = problem.to_dict()
         else:
             process, inputs = self._plan_process, {"plan": plan, **inputs}
             order = {"do": "run", **self._build, "watched": watched, "alone": self.alone}
@@ -391,6 +400,14 @@ class CandidateProcesses:
             return CandidateDied(Status.INFRA_ERROR, f"{why}; judge it again, if the candidate did not cause it")
         timed_out = ending is not None and ending.how == "SIGXCPU"
         return CandidateDied(Status.TIMED_OUT if timed_out else Status.CRASHED, why)
+
+
+def _logical(problem: Problem, results: Arrays) -> dict[str, Array]:
+    """The logical outputs; an output that is not of its buffer's shape and dtype stays, and the rule rejects it."""
+    forms = output_buffers(problem)
+    right = {name for name, array in results.items() if (array.shape, array.dtype.name) == forms[name]}
+    unpacked = unpack(problem, {name: results[name] for name in right})
+    return {name: unpacked.get(name, array) for name, array in results.items()}
 
 
 class _Plans(NamedTuple):

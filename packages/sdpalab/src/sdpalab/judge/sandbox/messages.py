@@ -93,8 +93,8 @@ class About(Message):
     reason for no support; ``declares_support``: whether it declares ``supports`` itself. ``arch`` is the target
     architecture, the kernel's own choice if the judge has none, and ``refuses`` the reason why it cannot be built for
     that; ``lse``: whether it writes the log-sum-exp; ``algebraic``: the knobs that the algebraic stage changes. A
-    callable declares only ``features`` (:data:`sdpalab.judge.parameters.PARAMETERS`), and is judged by the default
-    numerics.
+    callable declares only ``features`` (:data:`sdpalab.judge.parameters.PARAMETERS`), among them those that each call
+    ``needs``, and is judged by the default numerics.
     """
 
     kind: Literal["cuda", "callable"]
@@ -108,6 +108,7 @@ class About(Message):
     declares_support: bool = False
     rejects: list[Text | None] = []
     features: list[Text] = []
+    needs: list[Text] = []
 
     @model_validator(mode="after")
     def _a_callable_declares_nothing(self) -> About:
