@@ -1,5 +1,5 @@
-"""Packed sequences and pages: buffers have FlashAttention's form, everything beside the sequences is NaN, and the verdict
-names the row of a page, or behind a sequence, whose NaN reached the output."""
+"""Packed sequences and pages: buffers have the form of FlashAttention, everything beside the sequences is NaN, and the
+verdict names the row of a page, or behind a sequence, whose NaN reached the output."""
 
 from __future__ import annotations
 
