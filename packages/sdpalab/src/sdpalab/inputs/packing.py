@@ -126,7 +126,8 @@ def _scattered(
 
 def _rows_of_lse(buffer: Array) -> Array:
     """A log-sum-exp [H, Tq] or [B, H, Sq] as [rows, H]."""
-    return buffer.T if buffer.ndim == 2 else buffer.swapaxes(1, 2).reshape(-1, buffer.shape[1])
+    rows: Array = buffer.T if buffer.ndim == 2 else buffer.swapaxes(1, 2).reshape(-1, buffer.shape[1])
+    return rows
 
 
 def _block_table(problem: Problem, arrays: Mapping[str, Array], *, loud: bool) -> Array:
