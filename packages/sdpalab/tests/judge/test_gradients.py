@@ -98,6 +98,21 @@ def test_declared_arithmetic_keeps_its_own_limits_on_every_kind_of_inputs(proble
             assert judged.status is Status.PASSED, (kind, judged.reason)
 
 
+def test_the_rounding_of_sums_that_cancel_is_within_the_largest_error() -> None:
+    problem = Problem(1, 1, 1, 64, task="backward")  # one key: dP = delta, and dS is the rounding of both
+    inputs = make_inputs(problem, "normal", 1)
+    do, v = (each.astype(np.float32).ravel() for each in (inputs.arrays["do"], inputs.v))
+    rounding = np.cumsum(do * v)[-1] - np.cumsum((do * v)[::-1])[-1]
+    assert rounding != 0
+    for factor, expected in ((1, Status.PASSED), (64, Status.INCORRECT)):
+        outputs = {
+            "dq": (problem.scale * factor * rounding * inputs.k.astype(np.float32)).astype(np.float16),
+            "dk": (problem.scale * factor * rounding * inputs.q.astype(np.float32)).astype(np.float16),
+            "dv": inputs.arrays["do"],
+        }
+        assert judge_output(problem, inputs, outputs, Numerics()).status is expected
+
+
 def test_zeros_are_exact_where_the_inputs_fix_them() -> None:
     problem = Problem(1, 2, 32, 16, seq_kv=40, causal=True, task="backward")
     inputs = make_inputs(problem, "normal", 2)

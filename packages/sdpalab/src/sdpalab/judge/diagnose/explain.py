@@ -99,8 +99,8 @@ def _largest(failure: Failure) -> str:
     measure = max(limits.yardstick_max_abs, limits.intended_max_abs)
     whose = "torch's own" if measure == limits.yardstick_max_abs else "the intended numerics'"
     factor = FACTORS[failure.problem.dtype]["max_abs"]
-    half_ulp = limits.max_abs - factor * measure
-    return f"({factor:g}x {whose} {measure:.3g} plus half an ulp {half_ulp:.3g})"
+    further = "half an ulp" if failure.output == "o" else "the rounding of sums"
+    return f"({factor:g}x {whose} {measure:.3g} plus {further} {limits.max_abs - factor * measure:.3g})"
 
 
 def _times(limited: Limited, called: str) -> str:

@@ -4,7 +4,7 @@ stated here.
 All must hold:
 
 1. largest absolute error <= 2 * the larger of torch's own in the same precision and the intended numerics' + half an
-   ulp of the output type at max|reference|
+   ulp of the output type at max|reference|, or for a gradient 2**-22 of its rows' largest magnitude if that is more
 2. relative L2 error over all elements, and root mean square of the rows' relative L2 errors, each <= 1.5 * that of the
    intended numerics
 3. worst row's relative L2 error <= 2 * (a gradient's: 3 *) that of the intended numerics' worst row
@@ -66,6 +66,9 @@ others the intended numerics' error alone."""
 GRADIENT_ROW_FACTOR = 3.0
 """Least factor of the limit of the worst row of a gradient. A row may be a sum of few terms, whose rounding errors
 differ from those of the intended numerics by more than in O."""
+CANCELLED_SUMS = 2.0**-22
+"""Least largest error of a gradient, relative to the magnitude of a row: dP and delta are float32 sums of D terms, and
+their difference may be 0. A tensor core truncates the terms of such a sum, in an order that differs from torch's."""
 LEAST_ERROR = {"float16": 0.5, "bfloat16": 0.5, "float32": 1.0}
 """Least relative error of the intended numerics that the limits use, in units of the unit roundoff."""
 ROW_FLOOR = 2.0**-8
@@ -177,8 +180,9 @@ def limits_for(
     worst = {name: max(getattr(errors, name) for errors in own) for name in LIMITED}
     floor, factors = UNIT_ROUNDOFF[dtype] * LEAST_ERROR[dtype], factors_of(dtype, np.any(magnitude))
     rounding = half_ulp(float(np.nanmax(np.abs(reference))), dtype)
+    cancelled = CANCELLED_SUMS * float(np.max(np.where(np.isnan(reference[..., 0]), 0.0, magnitude)))
     return Limits(
-        max_abs=factors["max_abs"] * max(torch_error.max_abs, worst["max_abs"]) + rounding,
+        max_abs=factors["max_abs"] * max(torch_error.max_abs, worst["max_abs"]) + max(rounding, cancelled),
         rel_l2=factors["rel_l2"] * max(worst["rel_l2"], floor),
         rms_row_rel_l2=factors["rms_row_rel_l2"] * max(worst["rms_row_rel_l2"], floor),
         worst_row_rel_l2=factors["worst_row_rel_l2"] * max(worst["worst_row_rel_l2"], floor),
