@@ -50,11 +50,13 @@ def planted(
     harmless: Problem | None = None,
     claims: bool = False,
     words: str = "",
+    link: str = "",
 ) -> Callable[[type[Any]], type[Any]]:
     """Class decorator that adds an instance of the class, as the candidate of a bug, to a list."""
 
     def plant(implementation: type[Any]) -> type[Any]:
-        into.append(Bug(id, family, cause, implementation(), problem, harmless, statuses, equivalent, claims, words))
+        edit = implementation()
+        into.append(Bug(id, family, cause, edit, problem, harmless, statuses, equivalent, claims, words, link))
         return implementation
 
     return plant

@@ -4,7 +4,8 @@ stated here.
 All must hold:
 
 1. largest absolute error <= 2 * the larger of torch's own in the same precision and the intended numerics' + half an
-   ulp of the output type at max|reference|
+   ulp of the output type at max|reference|, or for a gradient at the largest magnitude of a row over sqrt(D), if that
+   is larger
 2. relative L2 error over all elements, and root mean square of the rows' relative L2 errors, each <= 1.5 * that of the
    intended numerics
 3. worst row's relative L2 error <= 2 * (a gradient's: 3 *) that of the intended numerics' worst row
@@ -176,7 +177,8 @@ def limits_for(
         raise ValueError("the yardstick is not finite on these inputs")
     worst = {name: max(getattr(errors, name) for errors in own) for name in LIMITED}
     floor, factors = UNIT_ROUNDOFF[dtype] * LEAST_ERROR[dtype], factors_of(dtype, np.any(magnitude))
-    rounding = half_ulp(float(np.nanmax(np.abs(reference))), dtype)
+    element = float(np.max(magnitude)) / math.sqrt(reference.shape[-1])
+    rounding = half_ulp(max(float(np.nanmax(np.abs(reference))), element), dtype)
     return Limits(
         max_abs=factors["max_abs"] * max(torch_error.max_abs, worst["max_abs"]) + rounding,
         rel_l2=factors["rel_l2"] * max(worst["rel_l2"], floor),
