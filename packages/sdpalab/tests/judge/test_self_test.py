@@ -114,6 +114,7 @@ SAMPLE = (
     "fp8: keys widened in the wrong order",
     "hopper: K's descriptor does not advance",
     "hopper_fp8: rescale of O lost",
+    "gradients_template: dK and dV of K/V head h sum the query heads h, h + Hkv, ...",
 )
 
 
