@@ -58,6 +58,17 @@ def output_of(
     function: Callable[..., Any], problem: Problem, inputs: Inputs, strides: Strides = Strides.CONTIGUOUS
 ) -> Array:
     """The output of a function on torch tensors, called in this process on copies, with the judge's arguments."""
+    return outputs_of(function, problem, inputs, strides)["o"]
+
+
+def outputs_of(
+    function: Callable[..., Any], problem: Problem, inputs: Inputs, strides: Strides = Strides.CONTIGUOUS
+) -> dict[str, Array]:
+    """All outputs by name, as :func:`output_of`; those of a backward problem from a function with dO."""
     q, k, v = (laid_out_tensor(*lay_out(array, strides), strides) for array in inputs.qkv)
-    extra = {name: extra_tensor(inputs.arrays[name].copy()) for name in problem.array_shapes}
-    return from_torch(function(q, k, v, **arguments(function, problem, extra)))
+    extra = {name: extra_tensor(inputs.arrays[name].copy()) for name in problem.array_shapes if name != "do"}
+    if inputs.do is not None:
+        extra["do"] = laid_out_tensor(*lay_out(inputs.do, strides), strides)
+    results = function(q, k, v, **arguments(function, problem, extra))
+    results = results if problem.backward else (results,)
+    return {name: from_torch(each) for name, each in zip(problem.outputs, results, strict=True)}

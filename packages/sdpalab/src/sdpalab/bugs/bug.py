@@ -40,6 +40,10 @@ class Family(str, Enum):
     """Zeros, mean(V), V, constants, old outputs."""
     CUDA = "CUDA source"
     """Bugs of all these families in the source of the shipped kernels, run on the simulator."""
+    GRADIENTS = "gradients"
+    """The backward pass: delta, the recomputed P, its masks, the sums of dQ, dK and dV."""
+    ALIGNMENT = "alignment"
+    """The bottom-right alignment, another head dimension of V, and the merge of splits of the keys."""
     LSE = "log-sum-exp"
     """A wrong log-sum-exp of a shipped kernel beside a right output."""
     SYNCHRONISATION = "synchronisation"
@@ -76,6 +80,8 @@ class Bug:
     words : str
         The error in a diagnosis, after the words of its cause, if the id does not fit there; ``{tile}`` is the number
         of keys of a tile, and ``{missing}`` that of the keys that its last one lacks.
+    link : str
+        Address of the report or the correction of this bug in a released library; empty for an invented one.
     """
 
     id: str
@@ -88,6 +94,7 @@ class Bug:
     equivalent: str = ""
     claims: bool = False
     words: str = ""
+    link: str = ""
 
     @property
     def detail(self) -> str:

@@ -7,10 +7,15 @@ from types import MappingProxyType
 
 from sdpalab.bugs import (
     alibi,
+    alignment,
     caps,
     cuda,
     edges,
     fp8,
+    gradient_masks,
+    gradient_sources,
+    gradient_sums,
+    gradients,
     hopper,
     lengths,
     lse,
@@ -27,9 +32,24 @@ from sdpalab.bugs.bug import Bug
 
 __all__ = ["BUGS", "IN_PYTHON"]
 
-_OF_FEATURES = (windows, caps, lengths, masks, alibi, sinks)
+_OF_FEATURES = (windows, caps, lengths, masks, alibi, sinks, alignment)
 """Bugs on problems with :data:`sdpalab.scoring.FEATURES`."""
-_FILES = (softmax, tiles, edges, precision, *_OF_FEATURES, cuda, lse, fp8, synchronisation, hopper, unasked)
+_OF_GRADIENTS = (gradients, gradient_masks, gradient_sums)
+_FILES = (
+    softmax,
+    tiles,
+    edges,
+    precision,
+    *_OF_FEATURES,
+    *_OF_GRADIENTS,
+    cuda,
+    gradient_sources,
+    lse,
+    fp8,
+    synchronisation,
+    hopper,
+    unasked,
+)
 
 BUGS: Mapping[str, Bug] = MappingProxyType({bug.id: bug for file in _FILES for bug in file.BUGS})
 """All bugs: in Python first, then in the sources of shipped kernels, and last in both on unrequested claims."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from sdpalab.kernels.kernel import Config, CudaKernel, Knob, PlanFunction
@@ -16,10 +17,13 @@ from sdpalab.kernels.registry import CUDA_KERNELS
 from sdpalab.problem import Problem
 from warpsan.planting import replace_once
 
-__all__ = ["QUANTISE", "SourceEdit", "replace_once"]
+__all__ = ["QUANTISE", "TEMPLATE", "SourceEdit", "replace_once"]
 
 QUANTISE = "quantise"
 """Value of :attr:`SourceEdit.of` for the source of the quantisation steps."""
+TEMPLATE = "gradients_template"
+"""Value of :attr:`SourceEdit.kernel` for the kernel that ``sdpalab new cuda --task backward`` writes."""
+_TEMPLATE_FILES = Path(__file__).parents[1] / "commands" / "templates" / "cuda_backward"
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class SourceEdit:
     Attributes
     ----------
     kernel : str
-        Its name in the registry.
+        Its name in the registry, or TEMPLATE.
     replacements : tuple of (str, str)
         Text that occurs exactly once, in the kernel's own file or in a header, and its replacement.
     knobs : mapping of str to knob
@@ -52,7 +56,7 @@ class SourceEdit:
         ValueError
             As :func:`replace_once`.
         """
-        kernel = CUDA_KERNELS[self.kernel]
+        kernel = _kernel(self.kernel)
         where = f"the {self.of} of {self.kernel}"
         edited = replace_once(_flattened(self.kernel, self.of), *self.replacements, where=where)
         changes: dict[str, Any] = {self.of: edited}
@@ -91,6 +95,20 @@ def _flattened(name: str, of: str) -> str:
 
     if of == QUANTISE:
         return flat(SOURCE)
-    source = getattr(CUDA_KERNELS[name], of)
-    assert isinstance(source, Path)
-    return flat(source.read_text())
+    source = getattr(_kernel(name), of)
+    return flat(source.read_text() if isinstance(source, Path) else source)
+
+
+@cache
+def _kernel(name: str) -> CudaKernel:
+    """A kernel of the registry, or that of the template."""
+    if name != TEMPLATE:
+        return CUDA_KERNELS[name]
+    names = {"name": name, "NAME": name.upper()}
+    source, launch = (
+        Template((_TEMPLATE_FILES / f"kernel.{suffix}.tmpl").read_text()).substitute(names) for suffix in ("cu", "py")
+    )
+    scope: dict[str, Any] = {}
+    exec(launch, scope)
+    kernel: CudaKernel = scope[names["NAME"]]
+    return replace(kernel, source=source)

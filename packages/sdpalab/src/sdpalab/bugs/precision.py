@@ -157,11 +157,12 @@ class WithoutScores(ABC):
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, **_: Any) -> Tensor:
         group = q.shape[1] // k.shape[1]
-        return self.degenerate(q, v.repeat_interleave(group, 1))
+        of_v = [column % q.shape[3] for column in range(v.shape[3])]
+        return self.degenerate(q[..., of_v], v.repeat_interleave(group, 1))
 
     @abstractmethod
     def degenerate(self, q: Tensor, v: Tensor) -> Tensor:
-        """The output, computed from q [B, H, Sq, D] and v [B, H, Skv, D]."""
+        """The output, computed from v [B, H, Skv, Dv] and the first Dv columns of q, which repeat, [B, H, Sq, Dv]."""
 
 
 _degenerate = partial(planted, Family.DEGENERATE, into=BUGS, cause=Cause.NO_ATTENTION)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from sdpalab.bugs.bug import Bug, Family
 from sdpalab.bugs.cause import Cause
-from sdpalab.bugs.tiled import BF16, CAUSAL, LOG2_E, PLAIN, TiledAttention, changed, planted
+from sdpalab.bugs.scores import LOG2_E
+from sdpalab.bugs.tiled import BF16, CAUSAL, PLAIN, TiledAttention, changed, planted
 
 if TYPE_CHECKING:
     from torch import Tensor

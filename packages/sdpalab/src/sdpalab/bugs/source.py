@@ -42,6 +42,7 @@ def in_source(
     knobs: Mapping[str, Knob] | None = None,
     claims: bool = False,
     of: str = "source",
+    link: str = "",
 ) -> tuple[Bug, ...]:
     """The same edit as one bug in each of ``kernels`` (names separated by spaces).
 
@@ -59,6 +60,7 @@ def in_source(
             harmless,
             allowed,
             claims=claims,
+            link=link,
         )
         for kernel in kernels.split()
     )

@@ -12,8 +12,9 @@ from sdpalab.bugs.caps import CAPPED
 from sdpalab.bugs.cause import Cause
 from sdpalab.bugs.lengths import PADDED
 from sdpalab.bugs.masks import ADDITIVE, BOOLEAN
+from sdpalab.bugs.scores import LOG2_E
 from sdpalab.bugs.sinks import SINK
-from sdpalab.bugs.tiled import CAUSAL, LOG2_E, PLAIN, TiledAttention, changed
+from sdpalab.bugs.tiled import CAUSAL, PLAIN, TiledAttention, changed
 from sdpalab.bugs.windows import WINDOW
 from sdpalab.problem import Problem
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from sdpalab.bugs.bug import Bug, Family
 from sdpalab.bugs.cause import Cause
-from sdpalab.bugs.tiled import CAUSAL, FAR, PLAIN, TiledAttention, changed, planted
+from sdpalab.bugs.scores import FAR
+from sdpalab.bugs.tiled import CAUSAL, PLAIN, TiledAttention, changed, planted
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -70,6 +70,8 @@ def _needed(problem: Problem) -> set[str]:
 def _outputs(cause: Cause, words: str, bug: TiledAttention, w: Float64Attention) -> Iterator[Hypothesis]:
     """The output of a bug with one tile of all keys, or by size of the tile if the output depends on it."""
     keys = w.problem.seq_kv
+    if w.problem.head_dim_v and cause is Cause.OPERANDS:  # K and V have different shapes
+        return
     few = _FEW + max(0, *(w.problem.window_size or ()), 0)
 
     def output(tile: int, most: int = keys + w.problem.seq_q) -> F64:

@@ -122,4 +122,4 @@ def _first(name: str, extra: Tensor, most: int) -> Tensor:
     """An array of the problem for its first queries and keys."""
     if name == "attn_mask":
         return extra[..., :most, :most]
-    return extra.clamp(max=most) if name == "kv_lengths" and most < sys.maxsize else extra
+    return extra.clamp(max=most) if name in ("kv_lengths", "q_lengths") and most < sys.maxsize else extra

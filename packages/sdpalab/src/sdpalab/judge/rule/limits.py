@@ -179,10 +179,10 @@ def limits_for(
         raise ValueError("the yardstick is not finite on these inputs")
     worst = {name: max(getattr(errors, name) for errors in own) for name in LIMITED}
     floor, factors = UNIT_ROUNDOFF[dtype] * LEAST_ERROR[dtype], factors_of(dtype, np.any(magnitude))
-    rounding = half_ulp(float(np.nanmax(np.abs(reference))), dtype)
-    cancelled = CANCELLED_SUMS * float(np.max(np.where(np.isnan(reference[..., 0]), 0.0, magnitude)))
+    largest = float(np.max(np.where(np.isnan(reference[..., 0]), 0.0, magnitude)))
+    rounding = max(half_ulp(float(np.nanmax(np.abs(reference))), dtype), CANCELLED_SUMS * largest)
     return Limits(
-        max_abs=factors["max_abs"] * max(torch_error.max_abs, worst["max_abs"]) + max(rounding, cancelled),
+        max_abs=factors["max_abs"] * max(torch_error.max_abs, worst["max_abs"]) + rounding,
         rel_l2=factors["rel_l2"] * max(worst["rel_l2"], floor),
         rms_row_rel_l2=factors["rms_row_rel_l2"] * max(worst["rms_row_rel_l2"], floor),
         worst_row_rel_l2=factors["worst_row_rel_l2"] * max(worst["worst_row_rel_l2"], floor),
