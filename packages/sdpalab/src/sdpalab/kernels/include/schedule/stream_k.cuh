@@ -78,7 +78,7 @@ public:
         return Segment{head * gridDim.x + q_tile_of_block(), head, q_tile_of_block(), 0, tiles, tiles};
     }
 
-    __device__ __forceinline__ void forget() {}
+    __device__ __forceinline__ void recompute() {}
 
 private:
     int seq_q;
@@ -124,7 +124,7 @@ public:
     }
 
     // Forces the compiler to recompute the segment from here on.
-    __device__ __forceinline__ void forget() { unit = opaque(unit); }
+    __device__ __forceinline__ void recompute() { unit = opaque(unit); }
 
     // Number of blocks that have a part of the segment's tile of queries.
     __device__ __forceinline__ Sharers sharers(const Segment& segment) const {
