@@ -130,21 +130,6 @@ that may break a rule, and one beside which another may have broken a rule."""
 SUSPECT_WORDS, MOST_SUSPECTS, SUSPECTS_OF_RECORD = 4, 1 << 16, 512
 SU_RECORD, SU_SPACE, SU_GRANULE, SU_CLUSTER = range(4)
 
-FAULT_WORDS, MOST_FAULTS = 44, 1 << 13
-FA_RECORD, FA_KIND, FA_SPACE, FA_WARP, FA_LINEAR, FA_MASK, FA_WIDTH, FA_ORIGIN, FA_TURN, FA_BEFORE = range(10)
-FA_OFFSETS = 10
-"""The first fault of a kind, space and origin for each record: lanes as bits, the CTA's linear index, in lockstep
-the turn of the cluster, the previous row of the same record, plus one, and each lane's offset."""
-FROM_GLOBAL = 1 << 30
-"""Bit of an origin, besides the pc: the bytes are of unwritten global memory."""
-MISALIGNED, OUT_OF_BOUNDS, NEVER_SET, PARTIAL_WARP, NAMES_ABSENT, LEAVES_OUT, UNWRITTEN_READ, REACHED = range(8)
-STORED_UNSET = 8
-"""Kinds of faults: illegal accesses; a use of a register that was never set; absent lanes of a warp; a member mask
-with absent lanes, or without a present one (the offsets are masks, the width the missing lanes); a read of undefined
-bytes of shared memory; a use of the value from the load or store at the pc in the low bits of the origin; a store of
-a register that was never set to shared memory. For uses of registers, the space is the index of the record's
-register."""
-
 # ---- events: int64 words ---------------------------------------------------------------------------------------------
 
 TRACE_WORDS = 1 << 23

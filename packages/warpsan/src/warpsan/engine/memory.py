@@ -8,6 +8,7 @@ from warpsan.engine.structs import Address, NativeStruct, Ptr, i32, i64, inline
 __all__ = [
     "BarrierState",
     "Block",
+    "HazardRow",
     "MbarrierState",
     "Path",
     "ProductInFlight",
@@ -78,6 +79,28 @@ class MbarrierState(NativeStruct):
     cta: i64
     tag: i64  # with checks, the tag of its initialisation
     unfenced: i64  # the thread of the cluster, plus one, that has initialised it without a later fence, if it needs one
+
+
+class HazardRow(NativeStruct):
+    """A hazard: a broken rule, both parties, and the place (:mod:`~warpsan.engine.hazards`)."""
+
+    rule: i64  # one of :mod:`~warpsan.engine.rules`
+    record: i64  # the number of its record
+    lanes: i64  # the lanes of the warp, as bits
+    warp: i64  # the number of the warp in its CTA
+    cta: i64  # the linear index of the CTA in the grid
+    space: i64  # the state space, or another number that tells hazards of the rule and record apart
+    origin: i64  # ... as does this; for undefined values, the pc plus one of the instruction that they come from
+    offset: i64  # of the first lane's access, in bytes
+    width: i64
+    expected: i64  # numbers in the text of the rule
+    found: i64
+    other_pc: i64  # the instruction of the conflicting access; -1: none
+    other_lanes: i64
+    other_warp: i64
+    other_cta: i64
+    turn: i64  # in lockstep, the turn of the cluster; otherwise 0
+    before: i64  # the previous row of its record, plus one; 0: none
 
 
 class Path(NativeStruct):

@@ -16,6 +16,7 @@ from warpsan.engine.communication import ctas_together, orders_blocks
 from warpsan.engine.engine import NativeCode
 from warpsan.engine.parts import lowest_ready, pop_lanes
 from warpsan.engine.replay import replay
+from warpsan.engine.row_space import RowSpace
 from warpsan.engine.selection import Array
 from warpsan.engine.state import State
 from warpsan.engine.suspicions import Suspicions
@@ -139,7 +140,7 @@ class Repetition:
         if parts > 1:
             for mine in marks.values():
                 leave_part(mine, part, parts)
-        order = {**self.order, "fault_ends": int(suspicions.illegal is not None)}
+        order = {**self.order, "illegal_ends": int(suspicions.illegal is not None)}
         state, status, events = record(setup, order, code, marks, clusters)
         end = state.context.trace_end
         if status != suspicions.status or state.host.error is not None:
@@ -228,11 +229,8 @@ def record(
             _widen(marks[number], _CHUNK >> shift)
     events = np.zeros(layout.TRACE_WORDS, np.int64)
     aside = np.zeros((ctas_together(setup), 1 + setup.geometry.warps * layout.EVENT_WORDS), np.int64)
-    faults = np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64)
-    faults_of = np.zeros(len(code.decoded.records) + len(setup.entry.instructions), np.int32)
+    hazards = RowSpace(len(code.decoded.records) + len(setup.entry.instructions))  # known from the earlier run
     words = {
-        "faults": address_of(faults),
-        "faults_of": address_of(faults_of),
         "trace": address_of(events),
         "deferred_arrivals": address_of(aside),
         "granule_shift": shifts[layout.IN_SHARED],
@@ -241,7 +239,7 @@ def record(
         "watched_global": address_of(marks[layout.IN_GLOBAL]),
         "watched_clusters": address_of(clusters),
     }
-    state = code.state({**order, **words})
+    state = code.state({**order, **words, **hazards.words})
     return state, code.run(state, 0, code.clusters), events
 
 

@@ -25,12 +25,12 @@ import numpy as np
 
 from warpsan.analysis.polling import polling_loops
 from warpsan.analysis.program import Program, build_program
-from warpsan.engine import layout
+from warpsan.engine import layout, rules
 from warpsan.engine.assembler import NotNative
 from warpsan.engine.communication import all_resident
 from warpsan.engine.engine import NativeCode, accesses_of
 from warpsan.engine.repeating import Repetition, TooManyEvents, address_of, marks_of
-from warpsan.engine.replay import replay_faults
+from warpsan.engine.row_space import RowSpace
 from warpsan.engine.suspicions import Suspicions
 from warpsan.engine.touched import Touched
 from warpsan.errors import IllegalAccess
@@ -38,6 +38,7 @@ from warpsan.host.memory import Space
 from warpsan.host.setup import Setup
 from warpsan.profile.tally import Tally
 from warpsan.report.hazard_log import HazardLog
+from warpsan.report.rows import report_rows
 
 __all__ = ["REPORTED", "Suspicions", "in_order", "note_suspicions", "report_suspicions"]
 
@@ -90,17 +91,19 @@ def note_suspicions(
     records = len(code.decoded.records) + len(fine.entry.instructions)
     suspects = np.zeros((layout.MOST_SUSPECTS, layout.SUSPECT_WORDS), np.int64)
     arrivals = np.zeros(len(fine.program.blocks), np.int32)
-    counts, faults_of = np.zeros((2, records), np.int32)
-    faults = np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64)
+    counts = np.zeros(records, np.int32)
+    hazards = RowSpace(records)
     ends_illegally = bool(setup.checks) and "memory" not in setup.checks
-    words = order | {
-        "faults": address_of(faults),
-        "fault_ends": int(ends_illegally),
-        "faults_of": address_of(faults_of),
-        "suspects": address_of(suspects),
-        "suspects_of": address_of(counts),
-        "arrivals_of": address_of(arrivals),
-    }
+    words = (
+        order
+        | hazards.words
+        | {
+            "illegal_ends": int(ends_illegally),
+            "suspects": address_of(suspects),
+            "suspects_of": address_of(counts),
+            "arrivals_of": address_of(arrivals),
+        }
+    )
     marks, more = marks_of(fine, space), np.zeros(code.clusters, np.uint8)
     words |= {
         "marked_shared": address_of(marks[layout.IN_SHARED]),
@@ -109,8 +112,8 @@ def note_suspicions(
     }
     state = code.state(words)
     status = code.run(state, 0, code.clusters)
-    faults = faults[: state.context.fault_count]
-    unwritten = bool(np.isin(faults[:, layout.FA_KIND], (layout.UNWRITTEN_READ, layout.STORED_UNSET)).any())
+    found = hazards.rows(state.context.hazard_count)
+    unwritten = any(each.rule in (rules.UNWRITTEN_READ, rules.STORED_UNSET) for each in found)
     stuck = status == layout.STUCK and all_resident(setup) is None
     ends = stuck or status in (layout.TRAP, layout.STEPS, layout.TOO_DEEP, layout.INDEX, layout.REFUSED)
     ends = ends or (status == layout.ILLEGAL and ends_illegally)
@@ -123,7 +126,7 @@ def note_suspicions(
     _add_counts(setup, fine, tally, state.counted, state.context.steps_taken)
     illegal = None
     try:
-        replay_faults(setup, space, log, faults, code.decoded)
+        report_rows(setup, space, log, found, code.decoded)
     except IllegalAccess as error:
         if not setup.checks:
             raise

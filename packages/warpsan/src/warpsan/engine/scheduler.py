@@ -173,7 +173,7 @@ def force_parked(context: Context) -> int:
     a status."""
     warps = context.warp_count * context.cta_count
     low = -1
-    for number in range(warps if context.faults != 0 else 0):
+    for number in range(warps if context.hazard_room != 0 else 0):
         at = lowest_parked(context.warps[number])
         if at >= 0 and (low < 0 or at < low):
             low = at
@@ -247,7 +247,7 @@ def run_warp(context: Context, state: Warp, number: int, quantum: int) -> int:
         if context.counting != 0:
             count_block(context, state, at, size)
             passed = state.passed_wait
-            if mask & passed and mask & ~passed and context.faults == 0:
+            if mask & passed and mask & ~passed and context.hazard_room == 0:
                 return APART
         last = block.last
         for k in range(block.first, last):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from warpsan.engine.clocks import acquire, publish, release_fenced, release_to, vector_of
 from warpsan.engine.context import Context
+from warpsan.engine.hazards import note_fault
 from warpsan.engine.layout import (
     APART,
     AT_CLUSTER,
@@ -18,15 +19,15 @@ from warpsan.engine.layout import (
     FOR_REGISTERS,
     MBARRIER_RULE,
     PARKED,
-    PARTIAL_WARP,
     READY,
     REGISTER_RULE,
 )
 from warpsan.engine.mbarriers import cta_of, mbarrier_at, mbarrier_instruction, offset_of, pass_on, use_mbarrier
 from warpsan.engine.memory import Block, MbarrierState, Path, Warp
 from warpsan.engine.parts import add_part
+from warpsan.engine.rules import PARTIAL_WARP
 from warpsan.engine.structs import Ptr, i64
-from warpsan.engine.suspects import broken_rule, current_instruction, first_lane, note_fault
+from warpsan.engine.suspects import broken_rule, current_instruction, first_lane
 from warpsan.engine.watch.releases import take_rows
 from warpsan.engine.words import load32, load64, popcount, store32
 
@@ -65,7 +66,7 @@ def wait_for_phase(context: Context, registers: int, block: Block, part: Path) -
     if status != 0:
         return status
     apart = others_go_on(context, mask) if context.counting != 0 else 0
-    if (apart == 2 or (apart == 1 and context.early != 0)) and context.faults == 0:
+    if (apart == 2 or (apart == 1 and context.early != 0)) and context.hazard_room == 0:
         return APART
     row, offset = block.end_a, block.end_b
     mbarrier_instruction(context, registers, row, offset, mask, block.end_pc)

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from warpsan.engine.machine import AsyncUnit, Machine
-from warpsan.engine.selection import WARP, Indices, Mask, Selection, indices, subset
+from warpsan.engine.selection import WARP, Indices, Mask, Selection, indices, split_warps, subset
 from warpsan.errors import Deadlock
 from warpsan.host.limits import REGISTER_FILE, registers_at_launch
 from warpsan.ptx.grammar import form_of
 from warpsan.ptx.ir import Instruction
 from warpsan.ptx.synchronising import RegisterCount
 from warpsan.replay.decoder import Decoder, Step, opcode
-from warpsan.replay.whole_warps import whole_warps
 
 __all__: list[str] = []
 
@@ -123,10 +122,9 @@ class _Pool(AsyncUnit):
 @opcode(_NAME)
 def _setmaxnreg(decoder: Decoder, instruction: Instruction) -> Step:
     pool, wanted = _Pool.of(decoder.machine), form_of(instruction, RegisterCount).wanted
-    whole = whole_warps(decoder, instruction)
 
     def step(sel: Selection) -> None:
-        lanes = whole(sel)
+        lanes, _ = split_warps(sel)
         if lanes is not None:
             pool.ask(lanes, wanted, instruction)
 

@@ -8,8 +8,9 @@ from warpsan.errors import Deadlock, IllegalAccess, KernelTrap, StepLimit
 from warpsan.host.geometry import Dim3
 from warpsan.ptx.ir import Instruction
 from warpsan.ptx.linking import branch_targets
+from warpsan.report.hazard_log import Sources
 
-__all__ = ["calls_nothing", "index_beyond", "polls_in_vain", "too_deep", "too_many_steps", "trapped"]
+__all__ = ["calls_nothing", "illegal_access", "index_beyond", "polls_in_vain", "too_deep", "too_many_steps", "trapped"]
 
 _MAY_WAIT = "blocks run in any order, and one may only wait for others if all are resident"
 _USUALLY_PROGRESS = (
@@ -30,6 +31,17 @@ def calls_nothing(instruction: Instruction, address: int, block: Dim3, thread: D
     return IllegalAccess(
         f"{instruction.text} at PTX line {instruction.line} calls the address {address % 2**64:#x}, where there is no "
         f"function (block {block}, thread {thread})"
+    )
+
+
+def illegal_access(
+    sources: Sources, kind: str, instruction: Instruction, space: str, offset: int, block: Dim3, thread: Dim3
+) -> IllegalAccess:
+    """The exception for a thread's illegal access, if no check records it."""
+    source = sources.source(instruction)
+    return IllegalAccess(
+        f"{kind} access to {space} memory at offset {offset} by {instruction.text} at PTX line {instruction.line}"
+        f"{f' ({source})' if source else ''}, block {block}, thread {thread}"
     )
 
 
