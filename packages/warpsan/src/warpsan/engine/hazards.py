@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from warpsan.engine.context import Context
 from warpsan.engine.layout import (
+    BROKEN_RULE,
     DIVERGENT,
     ILLEGAL,
     IN_GLOBAL,
@@ -19,7 +20,7 @@ from warpsan.engine.layout import (
     UNSET,
 )
 from warpsan.engine.memory import HazardRow, Record
-from warpsan.engine.rules import NEVER_SET, OUT_OF_BOUNDS, REACHED, STORED_UNSET, UNWRITTEN_READ
+from warpsan.engine.rules import NEVER_SET, NO_SUCH_BARRIER, OUT_OF_BOUNDS, REACHED, STORED_UNSET, UNWRITTEN_READ
 from warpsan.engine.suspects import first_lane
 from warpsan.engine.words import load32, load64
 
@@ -76,6 +77,8 @@ def add_hazard(context: Context, row: HazardRow) -> int:
 
 def status_of(rule: int) -> int:
     """The status with which a run without space for a row ends."""
+    if rule >= NO_SUCH_BARRIER:
+        return BROKEN_RULE
     if rule in (UNWRITTEN_READ, REACHED, STORED_UNSET):
         return UNDEFINED
     return UNSET if rule == NEVER_SET else ILLEGAL if rule < NEVER_SET else DIVERGENT

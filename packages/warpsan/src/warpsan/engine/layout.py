@@ -34,7 +34,7 @@ WHY = (
     "illegal access",
     "several buffers in one access",
     "lanes of a warp missing at a warp-wide instruction",
-    "barrier rules",
+    "broken rules",
     NOTHING_CAN_RUN,
     "too many steps",
     "trap",
@@ -56,7 +56,7 @@ WHY = (
     "calls within calls that are too deep",
     "too many releases",
 )
-(ILLEGAL, SPREAD, DIVERGENT, BARRIER_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, MBARRIER_RULE, FULL) = range(
+(ILLEGAL, SPREAD, DIVERGENT, BROKEN_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, MBARRIER_RULE, FULL) = range(
     2, 14
 )
 (TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, REGISTER_RULE, APART, REFUSED, UNSET, NOT_ALGEBRAIC, EARLY_ACCESS) = (
@@ -123,9 +123,9 @@ FORWARD, BACKWARD, DRAWN, TOGETHER = 0, 1, 2, 3
 
 # ---- what may be a hazard: int64 words -------------------------------------------------------------------------------
 
-IN_SHARED, IN_GLOBAL, IN_LOCAL, AT_ARRIVAL, AT_RULE, AT_UNIT = range(6)
-"""Spaces in rows and events; further values are an arrival at a barrier (its block is the granule), an instruction
-that may break a rule, and one beside which another may have broken a rule."""
+IN_SHARED, IN_GLOBAL, IN_LOCAL, AT_RULE, AT_UNIT = range(5)
+"""Spaces in rows and events; further values are an instruction that may break a rule, and one beside which another may
+have broken a rule."""
 
 SUSPECT_WORDS, MOST_SUSPECTS, SUSPECTS_OF_RECORD = 4, 1 << 16, 512
 SU_RECORD, SU_SPACE, SU_GRANULE, SU_CLUSTER = range(4)
@@ -137,7 +137,7 @@ EV_KIND, EV_WORDS, EV_WARP, EV_MASK, EV_PLACE, EV_TURN = range(6)
 """``EV_PLACE``: the pc of the instruction, or the block at whose end it is. ``EV_TURN``: in lockstep, the turn in
 which all warps at a block run it."""
 EVENT_WORDS = 9
-TRACE_CLUSTER, TRACE_ACCESS, TRACE_ARRIVAL, TRACE_EXIT, TRACE_MEETING, TRACE_LANDING, TRACE_TRAP = range(7)
+TRACE_CLUSTER, TRACE_ACCESS, TRACE_ARRIVAL, TRACE_EXIT, TRACE_MEETING, TRACE_LANDING = range(6)
 TRACE_STEP, TRACE_ADVANCE, TRACE_REGISTERS, TRACE_MAP, TRACE_PHASE = 7, 8, 9, 10, 11
 TRACE_FENCE = -1
 """Kinds of events: an instruction of :mod:`.steps`; landing of asynchronous operations of one instruction; a use of
@@ -255,6 +255,7 @@ or the row of the address and the bytes of the variable."""
 
 BARRIER_COUNT, NO_BARRIER = 17, 16
 """The barriers, and after them one for all names without a barrier."""
+MOST_DOUBLED = 64
 
 # ---- special registers that depend on the warp or its CTA ------------------------------------------------------------
 

@@ -15,18 +15,17 @@ from warpsan.engine import layout
 from warpsan.engine.assembler import NotNative
 from warpsan.engine.communication import ctas_together
 from warpsan.engine.event_order import EventOrder, in_turns
-from warpsan.engine.event_step import EventStep, TracedAccess, lanes_of
+from warpsan.engine.event_step import EventStep, TracedAccess
 from warpsan.engine.machine import Machine
 from warpsan.engine.observer import Access, Observer
 from warpsan.engine.selection import WARP, Array, Indices, indices
 from warpsan.engine.steps import step_registers
 from warpsan.engine.still import StillFlow, still_machine
-from warpsan.errors import Deadlock, SimError
+from warpsan.errors import SimError
 from warpsan.host.memory import RANK_SHIFT, WORDS, Space
 from warpsan.host.setup import Setup, race_observers
 from warpsan.profile.tally import Tally
 from warpsan.ptx.ir import Instruction
-from warpsan.report.endings import polls_in_vain, trapped
 from warpsan.report.hazard_log import HazardLog
 from warpsan.report.illegal import FAULTS, illegal_access
 from warpsan.report.places import Places
@@ -45,10 +44,7 @@ def replay(
     watched: Mapping[str, Array],
     *,
     together: bool,
-    stuck: bool,
-    polling: tuple[int, int, Instruction] | None = None,
     ending: SimError | None = None,
-    failure: SimError | None = None,
     history: GlobalHistory | None = None,
 ) -> None:
     """Report the hazards of recorded events that the checks of races, copies and barriers find.
@@ -63,26 +59,15 @@ def replay(
     together : bool
         Whether warps ran in lockstep. The CTAs of each chunk of the launch are then replayed in lockstep, unless
         several clusters ran together.
-    stuck : bool
-        Whether the launch ended in a deadlock.
-    polling : tuple, optional
-        In a deadlock, a warp that polls: its number among the resident warps, its lanes as bits, and the instruction by
-        which it waits.
     ending : SimError, optional
         The exception with which the last cluster ends.
-    failure : SimError, optional
-        The exception of a failed assertion, if it is the last event.
     history : GlobalHistory, optional
         With the ``race`` check, the history that keeps accesses to global memory; by default, a new one.
 
     Raises
     ------
-    Deadlock
-        If threads wait for an event that cannot occur.
     IllegalAccess
         For an illegal access of an instruction of :mod:`.steps`, without the ``memory`` check.
-    KernelTrap
-        If the last event is a trap.
     SimError
         The exception in ``ending``.
     """
@@ -103,15 +88,12 @@ def replay(
     for group in filter(None, groups):
         ctas, firsts = np.concatenate(group), [int(each[0]) for each in group]
         if len(ctas) not in machines:
-            machines[len(ctas)] = _Replay(setup, space, log, history, len(ctas), watched, failure, progress)
+            machines[len(ctas)] = _Replay(setup, space, log, history, len(ctas), watched, progress)
         machines[len(ctas)].run(
             *(ctas, [by_cluster[first] for first in firsts]),
             together=together,
-            stuck=stuck and last in firsts,
             ending=ending if last in firsts else None,
         )
-    if polling is not None:
-        raise machines[len(ctas)].polls_in_vain(*polling)
 
 
 def _by_cluster(events: Array) -> dict[int, list[Array]]:
@@ -155,10 +137,9 @@ class _Replay:
         history: GlobalHistory | None,
         ctas: int,
         watched: Mapping[str, Array],
-        failure: SimError | None,
         progress: WorkProgress,
     ) -> None:
-        self.size, self.failure, self.progress = ctas_together(setup), failure, progress
+        self.size, self.progress = ctas_together(setup), progress
         self.machine = still_machine(setup, space, ctas, watched)
         tally = Tally(setup.entry, setup.program, 0, ctas, self.machine.warps, traffic=False)
         self.machine.observers += race_observers(setup, self.machine, log, history, tally)
@@ -170,9 +151,7 @@ class _Replay:
         self.maps: dict[int, int] = {}
         """The cluster that has read a tensor map, by its place."""
 
-    def run(
-        self, ctas: Indices, events: list[list[Array]], *, together: bool, stuck: bool, ending: SimError | None
-    ) -> None:
+    def run(self, ctas: Indices, events: list[list[Array]], *, together: bool, ending: SimError | None) -> None:
         """Replay all events of some clusters."""
         self.copies.clear()
         self.maps.clear()
@@ -188,18 +167,7 @@ class _Replay:
                 self._happens(EventStep.of(machine, step, self.size), cluster)
         if ending is not None:
             raise ending
-        self.flow.finish(stuck=stuck)
-
-    def polls_in_vain(self, number: int, mask: int, instruction: Instruction) -> Deadlock:
-        """The exception for a warp that waits, by its number among the resident warps."""
-        rank, warp = divmod(number, self.machine.warps)
-        lanes = lanes_of(warp * self.machine.n_cta + rank, mask)
-        return polls_in_vain(self.machine, instruction, lanes)
-
-    def _end(self, block: int) -> Instruction:
-        end = self.machine.program.blocks[block].end
-        assert end is not None
-        return end
+        self.flow.finish()
 
     def _happens(self, step: EventStep, cluster: int) -> None:
         machine, event, sel = self.machine, step.first, step.sel
@@ -209,7 +177,7 @@ class _Replay:
         elif kind == layout.TRACE_ARRIVAL:
             name, threads = int(event[layout.EV_NAME]), int(event[layout.EV_THREADS])
             waits = bool(event[layout.EV_WAITS])
-            self.flow.barriers.arrive(sel, name, threads, self._end(place), waits=waits)
+            self.flow.barriers.arrive(sel, name, threads, waits=waits)
         elif kind == layout.TRACE_STEP:
             instruction = machine.entry.instructions[place]
             many = len(step_registers(machine.entry, instruction))
@@ -224,10 +192,6 @@ class _Replay:
                 observer.tensor_map_fence(sel, machine.entry.instructions[place], None)
         elif kind == layout.TRACE_EXIT:
             self.flow.leave(sel)
-        elif kind == layout.TRACE_TRAP:
-            if self.failure is not None:
-                raise self.failure
-            raise trapped(machine, self._end(place), int(step.lanes[0]))
         elif kind == layout.TRACE_LANDING:
             self._land(int(event[layout.EV_COPY]), step.lanes)
         else:

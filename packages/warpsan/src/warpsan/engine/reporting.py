@@ -33,12 +33,13 @@ from warpsan.engine.repeating import Repetition, TooManyEvents, address_of, mark
 from warpsan.engine.row_space import RowSpace
 from warpsan.engine.suspicions import Suspicions
 from warpsan.engine.touched import Touched
-from warpsan.errors import IllegalAccess
+from warpsan.errors import IllegalAccess, SimError
 from warpsan.host.memory import Space
 from warpsan.host.setup import Setup
 from warpsan.profile.tally import Tally
 from warpsan.report.hazard_log import HazardLog
 from warpsan.report.rows import report_rows
+from warpsan.report.run_ends import ending_of
 
 __all__ = ["REPORTED", "Suspicions", "in_order", "note_suspicions", "report_suspicions"]
 
@@ -90,7 +91,6 @@ def note_suspicions(
         return None
     records = len(code.decoded.records) + len(fine.entry.instructions)
     suspects = np.zeros((layout.MOST_SUSPECTS, layout.SUSPECT_WORDS), np.int64)
-    arrivals = np.zeros(len(fine.program.blocks), np.int32)
     counts = np.zeros(records, np.int32)
     hazards = RowSpace(records)
     ends_illegally = bool(setup.checks) and "memory" not in setup.checks
@@ -101,7 +101,6 @@ def note_suspicions(
             "illegal_ends": int(ends_illegally),
             "suspects": address_of(suspects),
             "suspects_of": address_of(counts),
-            "arrivals_of": address_of(arrivals),
         }
     )
     marks, more = marks_of(fine, space), np.zeros(code.clusters, np.uint8)
@@ -124,21 +123,24 @@ def note_suspicions(
     if printed is not None:
         printed += state.host.printed
     _add_counts(setup, fine, tally, state.counted, state.context.steps_taken)
-    illegal = None
+    ending: SimError | None = None
     try:
         report_rows(setup, space, log, found, code.decoded)
     except IllegalAccess as error:
         if not setup.checks:
             raise
-        illegal = error  # raised with the hazards so far
+        ending = error  # raised with the hazards so far
+    illegal = ending is not None
+    ending = ending or ending_of(code, state, status, log)
+    if status and ending is None:
+        return None
     rows = suspects[: state.context.suspect_count]
     if not {"race", "async"} & set(setup.checks):  # no check needs these
         rows = rows[~np.isin(rows[:, layout.SU_SPACE], (layout.IN_SHARED, layout.IN_GLOBAL))]
     in_shared = rows[:, layout.SU_SPACE] == layout.IN_SHARED
     rows[in_shared, layout.SU_GRANULE] %= max(state.context.granules, 1)  # within its CTA
     last = state.context.cluster
-    refusal = code.decoded.refused[state.context.current_pc].again() if status == layout.REFUSED else None
-    return Suspicions(rows, code.decoded.places, status, last, unwritten, marks, more, illegal, refusal)
+    return Suspicions(rows, code.decoded.places, status, last, unwritten, marks, more, illegal, ending)
 
 
 def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Suspicions) -> bool:
@@ -161,10 +163,10 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
     Deadlock, IllegalAccess, KernelTrap, StepLimit, UnsupportedInstruction
         If the launch ends with it.
     """
-    complete = _report(setup, space, log, suspicions)
-    if not complete and suspicions.refusal is not None:
+    complete = suspicions.complete or _report(setup, space, log, suspicions)
+    if suspicions.ending is not None:
         with log.attach_to_errors():
-            raise suspicions.refusal
+            raise suspicions.ending
     return complete
 
 
@@ -222,7 +224,7 @@ REPORTED = {
     layout.WHY[status - layout.GIVE_UP]
     for status in (
         *(layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK),
-        *(layout.RACE, layout.ASYNC, layout.UNDEFINED, layout.BARRIER_RULE, layout.TRAP, layout.STEPS),
+        *(layout.RACE, layout.ASYNC, layout.UNDEFINED, layout.BROKEN_RULE, layout.TRAP, layout.STEPS),
         *(layout.MBARRIER_RULE, layout.WGMMA_RULE, layout.CLUSTER_RULE, layout.REGISTER_RULE, layout.TENSOR_MAP),
         *(layout.INDEX, layout.TOO_DEEP, layout.APART, layout.EARLY_ACCESS, layout.REFUSED),
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from warpsan.engine.memory import HazardRow
+from warpsan.engine.layout import MOST_DOUBLED
+from warpsan.engine.memory import DoubledArrival, HazardRow
+from warpsan.engine.selection import Array
 
 __all__ = ["RowSpace"]
 
@@ -23,12 +25,13 @@ class RowSpace:
     def __init__(self, records: int) -> None:
         self._rows = np.zeros((_MOST + 1, HazardRow.byte_size), np.uint8)
         self._last = np.zeros(records, np.int32)
+        self._doubled = np.zeros((MOST_DOUBLED, DoubledArrival.byte_size), np.uint8)
 
     @property
     def words(self) -> dict[str, int]:
         """The fields of the context."""
-        addresses = {"hazards": int(self._rows.ctypes.data), "hazards_of": int(self._last.ctypes.data)}
-        return {**addresses, "hazard_room": _MOST}
+        arrays: dict[str, Array] = {"hazards": self._rows, "hazards_of": self._last, "doubled": self._doubled}
+        return {"hazard_room": _MOST} | {name: int(array.ctypes.data) for name, array in arrays.items()}
 
     def rows(self, count: int) -> list[HazardRow]:
         """The first ``count`` rows."""

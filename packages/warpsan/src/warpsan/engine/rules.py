@@ -18,3 +18,11 @@ memory. For uses of registers, ``space`` is the index of the record's register."
 
 FROM_GLOBAL = 1 << 30
 """Bit of an origin, besides the pc: the bytes are of unwritten global memory."""
+
+# ---- barriers of a CTA -----------------------------------------------------------------------------------------------
+
+(NO_SUCH_BARRIER, ARRIVAL_WITHOUT_COUNT, PART_OF_WARP_COUNTED, COUNT_BEYOND_BLOCK, COUNTS_DIFFER, ARRIVES_AGAIN) = (
+    range(16, 22)
+)
+PARTS_OF_WARP, PARTS_OF_BLOCK, ONE_IS_A_REDUCTION, THREADS_EXITED, TOO_MANY_ARRIVED = range(22, 27)
+"""``space`` is the barrier's number (:mod:`.barriers`)."""

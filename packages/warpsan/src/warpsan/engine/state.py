@@ -297,6 +297,7 @@ class State:
             "actors": actors,
             "columns": columns,
             "planes": planes,
+            "arrived_by": zeros(WARP * warps * layout.BARRIER_COUNT, np.int32),
             "clocks": zeros(columns),
             "vectors": zeros(actors * warps),
             "floors": zeros(warps),

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from warpsan.engine.context import Context
 from warpsan.engine.layout import (
-    AT_ARRIVAL,
     AT_RULE,
-    BARRIER_RULE,
     IN_GLOBAL,
     IN_SHARED,
     MOST_SUSPECTS,
@@ -31,7 +29,6 @@ __all__ = [
     "current_instruction",
     "first_lane",
     "suspect",
-    "suspect_arrival",
     "suspect_lanes",
 ]
 
@@ -94,25 +91,6 @@ def suspect_lanes(context: Context, record: Record, mask: int, space: int) -> in
             status = suspect(context, space, load64(places + 8 * lane) >> shift, RACE)
             if status != 0:
                 return status
-    return 0
-
-
-def suspect_arrival(context: Context, block: int) -> int:
-    """An arrival by the end of a block may break a rule of barriers; as :func:`suspect`."""
-    if context.trace != 0:
-        return 0
-    suspects, count = context.suspects, context.suspect_count
-    if suspects == 0 or count >= MOST_SUSPECTS:
-        return BARRIER_RULE
-    place, number = context.arrivals_of.at(block), context.cluster + 1
-    if place[0] != number:
-        place[0] = number
-        context.suspect_count = count + 1
-        row = suspects + 8 * SUSPECT_WORDS * count
-        store64(row + 8 * SU_RECORD, -1)
-        store64(row + 8 * SU_SPACE, AT_ARRIVAL)
-        store64(row + 8 * SU_GRANULE, block)
-        store64(row + 8 * SU_CLUSTER, context.cluster)
     return 0
 
 

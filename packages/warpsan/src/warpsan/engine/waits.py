@@ -24,7 +24,7 @@ from warpsan.engine.layout import (
 )
 from warpsan.engine.mbarriers import cta_of, mbarrier_at, mbarrier_instruction, offset_of, pass_on, use_mbarrier
 from warpsan.engine.memory import Block, MbarrierState, Path, Warp
-from warpsan.engine.parts import add_part
+from warpsan.engine.parts import add_part, begin_wait
 from warpsan.engine.rules import PARTIAL_WARP
 from warpsan.engine.structs import Ptr, i64
 from warpsan.engine.suspects import broken_rule, current_instruction, first_lane
@@ -86,7 +86,7 @@ def wait_for_phase(context: Context, registers: int, block: Block, part: Path) -
         return 0
     store32(result, load32(result) & ~mask)
     state.passed_wait &= ~mask
-    part.status = AT_MBARRIER
+    begin_wait(context, part, AT_MBARRIER)
     part.mbarrier = entry
     part.more = asked
     part.came_from = block
@@ -168,7 +168,7 @@ def wait_in_cluster(context: Context, state: Warp, block: Block, at: int, taken:
             return status
         part = add_part(state, at + 1, same, READY)
         if context.cluster_phase[cluster] < arrivals:
-            part.status = AT_CLUSTER
+            begin_wait(context, part, AT_CLUSTER)
             part.more = arrivals
         else:
             leave_cluster_barrier(context, context.current)
@@ -228,7 +228,7 @@ def ask_for_registers(context: Context, state: Warp, block: Block, part: Path) -
             return 0
         current_instruction(context, block.end_pc)
         return broken_rule(context, REGISTER_RULE)
-    part.status = FOR_REGISTERS
+    begin_wait(context, part, FOR_REGISTERS)
     part.more = wanted
     cta, warps = state.cta, context.warp_count
     for turn in range(2):  # releases first

@@ -12,8 +12,7 @@ import numpy as np
 
 from warpsan.checks.orders import arrival_order
 from warpsan.engine.machine import AsyncUnit, Machine
-from warpsan.engine.selection import Mask, Selection, indices, subset
-from warpsan.errors import Deadlock
+from warpsan.engine.selection import Mask, Selection, subset
 from warpsan.ptx.grammar import form_of
 from warpsan.ptx.ir import Instruction
 from warpsan.ptx.synchronising import ClusterAction
@@ -108,20 +107,6 @@ class _ClusterBarrier(AsyncUnit):
             if not over.all():
                 waiting.append(_ClusterWait(subset(entry.sel, ~over), entry.instruction))
         self.waiting = waiting
-
-    def check_drained(self) -> None:
-        """Raise Deadlock if lanes still wait when nothing else can run."""
-        for entry in self.waiting:
-            lane = int(indices(entry.sel)[0])
-            cluster, (block, thread) = int(self.cluster[lane]), self.machine.where(lane)
-            alive = int(np.count_nonzero(self.machine.live & (self.cluster == cluster)))
-            source = self.machine.source(entry.instruction)
-            raise Deadlock(
-                f"{entry.instruction.text} at PTX line {entry.instruction.line}{f' ({source})' if source else ''}: the "
-                f"cluster of block {block} has {int(self.arrived[cluster])} of {alive} threads at its barrier in phase "
-                f"{int(self.phase[cluster])}, and no thread that could still arrive (thread {thread} is among those "
-                f"waiting)"
-            )
 
 
 @opcode("barrier.cluster")

@@ -12,7 +12,6 @@ import numpy as np
 
 from warpsan.engine.machine import AsyncUnit, Machine
 from warpsan.engine.selection import WARP, Indices, Mask, Selection, indices, split_warps, subset
-from warpsan.errors import Deadlock
 from warpsan.host.limits import REGISTER_FILE, registers_at_launch
 from warpsan.ptx.grammar import form_of
 from warpsan.ptx.ir import Instruction
@@ -93,26 +92,6 @@ class _Pool(AsyncUnit):
             self.held[chosen[fits]] = wanted
             granted[mine] = fits
         return granted
-
-    def check_drained(self) -> None:
-        """Raise Deadlock if warps still wait for registers."""
-        machine = self.machine
-        if self.waiting:
-            entry = self.waiting[0]
-            lane = int(indices(entry.sel)[0])
-            block, thread = machine.where(lane)
-            asked = self.held.copy()
-            for each in self.waiting:
-                asked[each.sel] = each.wanted
-            total = int(asked[machine.cta == machine.cta[lane]].sum())
-            what = (
-                f"waits forever: the warps of the block ask for {total} registers in all, "
-                f"and a block of {machine.geometry.threads} threads has {self.block}"
-            )
-            self._report(entry.sel, entry.instruction, what)
-            source = machine.source(entry.instruction)
-            place = f"PTX line {entry.instruction.line}{f' ({source})' if source else ''}"
-            raise Deadlock(f"{entry.instruction.text} at {place} {what} (thread {thread} of block {block})")
 
     def _report(self, sel: Selection, instruction: Instruction, what: str) -> None:
         for observer in self.machine.observers:

@@ -20,7 +20,7 @@ from warpsan.report.places import Places
 from warpsan.report.rules import RULES, SPACES
 from warpsan.report.undefined import UndefinedUses, unset_stored, unset_used
 
-__all__ = ["report_rows"]
+__all__ = ["report_row", "report_rows"]
 
 _BY_UNIT = (("", "as an operand"),)
 """The role in which an asynchronous unit uses undefined bytes of shared memory."""
@@ -58,9 +58,15 @@ def report_rows(setup: Setup, space: Space, log: HazardLog, rows: Sequence[Hazar
             if "memory" in setup.checks:
                 _report_register(uses, setup, row, decoded)
             continue
-        rule = RULES[row.rule]
-        if rule.check in setup.checks and not (setup.tracking and _is_followed(setup, row, instruction)):
-            log.put(places, rule.kind, instruction, place, rule.words(places, row, instruction))
+        if not (setup.tracking and _is_followed(setup, row, instruction)):
+            report_row(places, log, row, decoded)
+
+
+def report_row(places: Places, log: HazardLog, row: HazardRow, decoded: Decoded) -> None:
+    """Report a hazard, if its check is on."""
+    rule, instruction = RULES[row.rule], places.instruction(row, decoded)
+    if rule.check in places.setup.checks:
+        log.put(places, rule.kind, instruction, places.of(row), rule.words(places, row, instruction))
 
 
 def _begin(uses: UndefinedUses, setup: Setup, row: HazardRow, decoded: Decoded) -> None:

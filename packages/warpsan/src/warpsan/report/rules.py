@@ -66,7 +66,54 @@ def _absent(need: str) -> Rule:
     return Rule("divergent", sentence(what, "move it out of the divergent branch"))
 
 
+def _barrier(what: str, advice: str) -> Rule:
+    return Rule("barrier", sentence(what, advice), "async")
+
+
+_USUALLY_OPERAND = "usually a wrong operand"
+_USUALLY_COUNT = "usually a wrong number of threads, or one barrier used for two purposes"
+_USUALLY_TWICE = "usually a missing wait before the next round, or one barrier used for two purposes"
+_USUALLY_CONDITION = (
+    "usually a __syncthreads() in a branch or behind a return that not all threads of the block take: move it out, or "
+    "use a named barrier with the number of threads that come"
+)
+_USUALLY_PARTS = "all threads of a warp must execute the same instruction: move it out of the divergent branch"
+
+_BARRIERS: Mapping[int, Rule] = {
+    rules.NO_SUCH_BARRIER: _barrier(
+        f"barrier {{space}} does not exist: there are 0 to {layout.NO_BARRIER - 1}", _USUALLY_OPERAND
+    ),
+    rules.ARRIVAL_WITHOUT_COUNT: _barrier(
+        "arrives at barrier {space} without a number of threads, which it needs", _USUALLY_OPERAND
+    ),
+    rules.PART_OF_WARP_COUNTED: _barrier(
+        f"barrier {{space}} is given {{found}} threads, which is not a multiple of the {layout.WARP} of a warp",
+        _USUALLY_OPERAND,
+    ),
+    rules.COUNT_BEYOND_BLOCK: _barrier(
+        "barrier {space} is given {found} threads, and the block has {expected}", _USUALLY_OPERAND
+    ),
+    rules.COUNTS_DIFFER: _barrier(
+        "barrier {space} is given {found} threads, and {expected} by {other} in the same phase", _USUALLY_COUNT
+    ),
+    rules.ARRIVES_AGAIN: _barrier(
+        "arrives at barrier {space} again, before the phase is complete in which it was at {other}", _USUALLY_TWICE
+    ),
+    rules.PARTS_OF_WARP: _barrier("part of a warp is at barrier {space}, and part at {other}", _USUALLY_PARTS),
+    rules.PARTS_OF_BLOCK: _barrier("part of the block is at barrier {space}, and part at {other}", _USUALLY_CONDITION),
+    rules.ONE_IS_A_REDUCTION: _barrier(
+        "meets {other} at barrier {space}, and only one of the two is a reduction", "use two barriers"
+    ),
+    rules.THREADS_EXITED: _barrier(
+        "{found} of the block's {expected} threads have exited and never come to barrier {space}", _USUALLY_CONDITION
+    ),
+    rules.TOO_MANY_ARRIVED: _barrier(
+        "{found} threads are at barrier {space}, which is given {expected}", _USUALLY_COUNT
+    ),
+}
+
 RULES: Mapping[int, Rule] = {
+    **_BARRIERS,
     **{rule: Rule(kind, _illegal) for rule, kind in enumerate(FAULTS)},
     rules.UNWRITTEN_READ: Rule("uninitialised", _unwritten),
     rules.PARTIAL_WARP: _absent("{opcode} needs all 32 lanes of a warp"),
