@@ -26,6 +26,7 @@ from warpsan.engine.words import load32, load64
 
 __all__ = [
     "add_hazard",
+    "break_rule",
     "hazard_row",
     "note_fault",
     "note_reached",
@@ -73,6 +74,11 @@ def add_hazard(context: Context, row: HazardRow) -> int:
     last[0] = count
     context.hazard_count = count
     return ILLEGAL if row.rule <= OUT_OF_BOUNDS and context.illegal_ends != 0 else 0
+
+
+def break_rule(context: Context, rule: int, lanes: int) -> int:
+    """Lanes of the current warp break a rule at the current instruction. Returns a status."""
+    return add_hazard(context, hazard_row(context, context.current_record, rule, lanes)) if context.checked != 0 else 0
 
 
 def status_of(rule: int) -> int:

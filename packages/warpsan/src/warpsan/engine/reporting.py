@@ -225,7 +225,7 @@ REPORTED = {
     for status in (
         *(layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK),
         *(layout.RACE, layout.ASYNC, layout.UNDEFINED, layout.BROKEN_RULE, layout.TRAP, layout.STEPS),
-        *(layout.MBARRIER_RULE, layout.WGMMA_RULE, layout.CLUSTER_RULE, layout.REGISTER_RULE, layout.TENSOR_MAP),
+        *(layout.MBARRIER_RULE, layout.WGMMA_RULE, layout.CLUSTER_RULE, layout.TENSOR_MAP),
         *(layout.INDEX, layout.TOO_DEEP, layout.APART, layout.EARLY_ACCESS, layout.REFUSED),
     )
 }

@@ -26,3 +26,8 @@ FROM_GLOBAL = 1 << 30
 )
 PARTS_OF_WARP, PARTS_OF_BLOCK, ONE_IS_A_REDUCTION, THREADS_EXITED, TOO_MANY_ARRIVED = range(22, 27)
 """``space`` is the barrier's number (:mod:`.barriers`)."""
+
+# ---- barriers of a cluster, registers --------------------------------------------------------------------------------
+
+ARRIVES_TWICE_IN_CLUSTER, WAITS_WITHOUT_ARRIVAL, REGISTERS_WOULD_SHRINK, REGISTERS_WOULD_GROW = range(32, 36)
+"""For registers, ``expected`` is the requested number, and ``found`` that of the warp (:mod:`.waits`)."""

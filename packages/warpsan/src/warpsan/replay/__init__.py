@@ -13,6 +13,5 @@ from warpsan.replay import bulk_copy as bulk_copy
 from warpsan.replay import cluster as cluster
 from warpsan.replay import fence as fence
 from warpsan.replay import mbarrier as mbarrier
-from warpsan.replay import setmaxnreg as setmaxnreg
 from warpsan.replay import tensor_copy as tensor_copy
 from warpsan.replay import wgmma as wgmma

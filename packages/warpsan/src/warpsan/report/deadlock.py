@@ -16,10 +16,10 @@ from warpsan.ptx.ir import Instruction
 from warpsan.report.hazard_log import HazardLog, Place, Wording
 from warpsan.report.places import Places
 from warpsan.report.rows import report_row
+from warpsan.report.rules import USUALLY_REGISTERS
 
 __all__ = ["deadlock"]
 
-_USUALLY_REGISTERS = "usually a number that does not suit the block: the sum over its warps must not grow"
 _NO_OTHER = "and no thread that could still arrive"
 _MAY_WAIT = "blocks run in any order, and one may only wait for others if all are resident"
 _USUALLY_PROGRESS = (
@@ -151,7 +151,7 @@ class _Stuck:
             f"{setup.geometry.threads} threads has {self.context.register_limit}"
         )
         if "async" in setup.checks:
-            self.log.put(self.places, "registers", first.instruction, first.place, Wording(what, _USUALLY_REGISTERS))
+            self.log.put(self.places, "registers", first.instruction, first.place, Wording(what, USUALLY_REGISTERS))
         return f"{first.text()} {what} (thread {first.place.thread} of block {first.place.block})"
 
     def polls_in_vain(self) -> Deadlock | None:

@@ -13,7 +13,7 @@ from warpsan.report.illegal import FAULTS, illegal_access
 from warpsan.report.places import Places
 from warpsan.report.undefined import unwritten_global, unwritten_shared
 
-__all__ = ["RULES", "SPACES", "Rule"]
+__all__ = ["RULES", "SPACES", "USUALLY_REGISTERS", "Rule"]
 
 SPACES = {layout.IN_SHARED: "shared", layout.IN_GLOBAL: "global", layout.IN_LOCAL: "local"}
 
@@ -112,8 +112,31 @@ _BARRIERS: Mapping[int, Rule] = {
     ),
 }
 
+_USUALLY_CLUSTER = "each barrier.cluster.arrive has one barrier.cluster.wait of the same thread"
+USUALLY_REGISTERS = "usually a number that does not suit the block: the sum over its warps must not grow"
+
+_WAITS: Mapping[int, Rule] = {
+    rules.ARRIVES_TWICE_IN_CLUSTER: Rule(
+        "cluster", sentence("a thread arrives twice without a wait between", _USUALLY_CLUSTER), "async"
+    ),
+    rules.WAITS_WITHOUT_ARRIVAL: Rule(
+        "cluster", sentence("a thread waits without having arrived", _USUALLY_CLUSTER), "async"
+    ),
+    rules.REGISTERS_WOULD_SHRINK: Rule(
+        "registers",
+        sentence("a thread is to have {expected} registers, fewer than its {found}", USUALLY_REGISTERS),
+        "async",
+    ),
+    rules.REGISTERS_WOULD_GROW: Rule(
+        "registers",
+        sentence("a thread is to have {expected} registers, more than its {found}", USUALLY_REGISTERS),
+        "async",
+    ),
+}
+
 RULES: Mapping[int, Rule] = {
     **_BARRIERS,
+    **_WAITS,
     **{rule: Rule(kind, _illegal) for rule, kind in enumerate(FAULTS)},
     rules.UNWRITTEN_READ: Rule("uninitialised", _unwritten),
     rules.PARTIAL_WARP: _absent("{opcode} needs all 32 lanes of a warp"),
