@@ -77,8 +77,8 @@ class Recorded:
         from outcomes import checking  # imports the packages, after conftest.py has set up the environment
 
         with pytest.MonkeyPatch.context() as patch:
-            for name in ("launch", "device"):
-                module = importlib.import_module(f"warpsan.host.{name}")
+            modules = [importlib.import_module(f"warpsan.host.{name}") for name in ("launch", "device")]
+            for module in modules:  # all are imported before the first is patched
                 patch.setattr(module, "execute", checking(self.check, module.execute, wholly=wholly))
             yield
 

@@ -6,8 +6,8 @@ import pytest
 import warpsan
 from warpsan.build.builder import build
 from warpsan.build.source import Module
-from warpsan.checks.illegal import element
 from warpsan.host.memory import Extent
+from warpsan.report.illegal import element
 
 HEAD = ".version 8.0\n.target sm_89\n.address_size 64\n"
 

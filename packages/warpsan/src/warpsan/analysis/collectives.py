@@ -16,23 +16,12 @@ from warpsan.ptx.ir import Immediate, Instruction, Operand, Register
 from warpsan.ptx.opcodes import is_warp_barrier, opcode_of
 
 __all__ = [
-    "LEAVES_OUT",
-    "MEMBER_MASK",
-    "NAMES_ABSENT",
-    "PARTIAL_WARP",
     "is_collective",
     "meets_at_barrier",
     "member_mask",
     "pack_warps",
     "warp_words",
 ]
-
-
-PARTIAL_WARP = "{} needs all 32 lanes of a warp"
-MEMBER_MASK = "the member mask {1:#010x}"
-NAMES_ABSENT = "names threads {2:#010x} too"
-LEAVES_OUT = "leaves out a thread that executes this"
-"""Hazard text for missing lanes, filled with the opcode, the member mask, and the missing lanes."""
 
 
 def is_collective(instruction: Instruction) -> bool:

@@ -1,6 +1,6 @@
 """Memory access of operations: the addresses of all lanes, checked before use.
 
-A lane whose address is misaligned or out of bounds is left out, and noted (:func:`warpsan.engine.suspects.note_fault`);
+A lane whose address is misaligned or out of bounds is left out, and noted (:func:`warpsan.engine.hazards.note_fault`);
 a run without notes ends there. Inactive lanes get a valid address whose bytes mean nothing.
 """
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from llvmlite import ir
 
-from warpsan.engine import layout
+from warpsan.engine import layout, rules
+from warpsan.engine.hazards import note_fault
 from warpsan.engine.lanes import POINTER, WORD32, WORD64, Lanes, llvm_type, where
 from warpsan.engine.layout import WARP
 from warpsan.engine.operation import OperationCode
-from warpsan.engine.suspects import note_fault
 from warpsan.host.memory import GLOBAL_BASE, LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS
 
 __all__ = ["addresses", "gather", "gather_all", "located", "note_lanes", "scatter", "scatter_all"]
@@ -87,8 +87,8 @@ class _Bounds:
         """Lanes make an illegal access of a kind, and become inactive."""
         code = self.code
         if self.reports:
-            widths = offsets.like(self.align if kind == layout.MISALIGNED else self.width)
-            if self.lengths is not None and kind == layout.OUT_OF_BOUNDS:
+            widths = offsets.like(self.align if kind == rules.MISALIGNED else self.width)
+            if self.lengths is not None and kind == rules.OUT_OF_BOUNDS:
                 widths = self.lengths
             note_lanes(code, code.those(bad), offsets, widths, kind, space)
         code.mask = code.those(~bad)
@@ -96,7 +96,7 @@ class _Bounds:
     def aligned(self, offset: Lanes, space: int) -> None:
         """Leave out lanes whose offset is not a multiple of the alignment."""
         if self.align > 1:
-            self.leave_out((offset & (self.align - 1)) != 0, offset, layout.MISALIGNED, space)
+            self.leave_out((offset & (self.align - 1)) != 0, offset, rules.MISALIGNED, space)
 
     def in_window(self, offset: Lanes, space: int, limit: str, base: str) -> Lanes:
         """Places in the shared memory of a CTA or the local memory of a lane, by the context's fields for its limit and
@@ -104,7 +104,7 @@ class _Bounds:
         code = self.code
         self.aligned(offset, space)
         last = code.spread(code.builder.sub(code.context(limit), WORD64(self.width)), "s64")
-        self.leave_out((offset < 0) | (offset > last), offset, layout.OUT_OF_BOUNDS, space)
+        self.leave_out((offset < 0) | (offset > last), offset, rules.OUT_OF_BOUNDS, space)
         return offset + code.spread(code.context(base), "s64")
 
     def in_cluster(self, address: Lanes) -> Lanes:
@@ -155,7 +155,7 @@ class _Bounds:
         b.position_at_end(following)
         b.cbranch(b.icmp_signed("<", after, number), loop, done)
         b.position_at_end(done)
-        self.leave_out(code.lanes_of(b.not_(now)), index, layout.OUT_OF_BOUNDS, layout.IN_GLOBAL)
+        self.leave_out(code.lanes_of(b.not_(now)), index, rules.OUT_OF_BOUNDS, layout.IN_GLOBAL)
         return index + code.spread(code.context("arena"), "s64")
 
 

@@ -1,27 +1,29 @@
-"""Barriers of a CTA: machine code (:mod:`~warpsan.engine.translate`).
+"""Barriers of a CTA (PTX ISA, "bar, barrier"): machine code (:mod:`~warpsan.engine.translate`).
 
-The rules are those of :mod:`warpsan.replay.barriers` and :mod:`warpsan.replay.barrier_rules`.
+A barrier is complete when as many threads have arrived as the instruction names, or all live threads if it names no
+number. :mod:`.barrier_rules` has the rules of its arrivals.
 """
 
 from __future__ import annotations
 
+from warpsan.engine.barrier_rules import check_arrival, check_completion, rule_of_operands
 from warpsan.engine.clocks import acquire, forget, release_to
 from warpsan.engine.context import Context
 from warpsan.engine.empty_phases import end_phase
 from warpsan.engine.layout import (
     AT_BARRIER,
     BARRIER_COUNT,
+    BROKEN_RULE,
     END_ARRIVE,
-    END_BARRIER,
     END_REDUCE,
     NO_BARRIER,
     READY,
     TOGETHER,
 )
 from warpsan.engine.memory import BarrierState, Block, Warp
-from warpsan.engine.parts import add_part
+from warpsan.engine.parts import add_part, begin_wait
 from warpsan.engine.structs import Ptr, i64
-from warpsan.engine.suspects import first_lane, suspect_arrival
+from warpsan.engine.suspects import first_lane
 from warpsan.engine.trace import trace_arrival
 from warpsan.engine.watch.releases import take_rows
 from warpsan.engine.words import load32, popcount, store32
@@ -46,55 +48,39 @@ def arrive(context: Context, state: Warp, registers: int, block: Block, at: int,
 
 
 def arrive_at_one(context: Context, state: Warp, registers: int, block: Block, at: int, taken: int, end: int) -> int:
-    """Lanes arrive at one barrier. A possible broken rule is a suspicion. Returns a status."""
+    """Lanes arrive at one barrier. Returns a status."""
     first, given = first_lane(taken), 0
     name = load32(registers + block.end_a + 4 * first) & 0xFFFFFFFF
     if block.end_b >= 0:
         given = load32(registers + block.end_b + 4 * first) & 0xFFFFFFFF
-    whole = 32 * context.warp_count
-    wrong = 1 if given % 32 != 0 or given > whole or (end == END_ARRIVE and given == 0) else 0
-    trace_arrival(context, taken, at, name, given, end, wrong == 0 and name < NO_BARRIER and end != END_ARRIVE)
-    if name >= NO_BARRIER:
-        name, wrong = NO_BARRIER, 1
+    broken = rule_of_operands(context, name, given, end)
+    trace_arrival(context, taken, at, name, given, end, broken < 0 and end != END_ARRIVE)
     cta, warp = state.cta, state.number
-    barrier = context.barriers[BARRIER_COUNT * cta + name]
-    arrived = barrier.arrived
+    barrier = context.barriers[BARRIER_COUNT * cta + min(name, NO_BARRIER)]
     kind = 2 if end == END_REDUCE else 1
-    came = barrier.came[warp]
-    if arrived > 0:
-        before = barrier.given
-        if (before if before else whole) != (given if given else whole):
-            wrong = 1
-        if barrier.kind != kind:
-            wrong = 1
-            kind = 2
-        # A warp that arrives and waits counts twice; if that was unintended, other warps wait forever.
-        if came != 0 and (end != END_BARRIER or came != taken or given == 0):
-            wrong = 1
     if context.checked != 0:
-        if given != 0 and not follows(context, cta, barrier):
-            wrong = 1
-        if block.end_c == 1 and end == END_BARRIER and name == 0:
-            if arrived > 0 and barrier.syncthreads != 0 and barrier.syncthreads != block:
-                wrong = 1
-            barrier.syncthreads = block
+        status = check_arrival(context, barrier, block, name, given, taken, broken)
+        if status == 0 and given != 0 and context.hazard_room == 0 and not follows(context, cta, barrier):
+            status = BROKEN_RULE  # possibly, in the order of the run that reports
+        if status != 0:
+            return status
         clock = context.clocks[context.current]
         barrier.arrived_at[warp] = clock
-        release_to(context, context.current, barrier_vector(context, cta, name))
-    status = suspect_arrival(context, at) if wrong else 0
-    if status != 0:
-        return status
-    barrier.kind = kind
+        release_to(context, context.current, barrier_vector(context, cta, min(name, NO_BARRIER)))
+    barrier.kind = kind if barrier.arrived == 0 or barrier.kind == kind else 2
     barrier.given = given
-    barrier.came[warp] = came | taken
-    barrier.arrived = arrived + (32 if given else popcount(taken))
-    part = add_part(state, at + 1, taken, READY if end == END_ARRIVE else AT_BARRIER)
-    part.info = name
+    barrier.came[warp] |= taken
+    barrier.arrived += 32 if given else popcount(taken)
+    part = add_part(state, at + 1, taken, READY)
+    if end != END_ARRIVE:
+        begin_wait(context, part, AT_BARRIER)
+    part.info = min(name, NO_BARRIER)
+    part.more = name
     part.came_from = block
     if context.order == TOGETHER:
         context.arrivals_pending = 1
         return 0
-    return release(context, cta, barrier, name)
+    return release(context, cta, barrier, min(name, NO_BARRIER))
 
 
 def threads_left(context: Context, cta: int) -> int:
@@ -143,18 +129,6 @@ def barrier_vector(context: Context, cta: int, name: int) -> Ptr[i64]:
     return context.released.at(context.actors * (BARRIER_COUNT * cta + name))
 
 
-def last_arrival(context: Context, cta: int, name: int) -> int:
-    """The block at whose end lanes wait at a barrier."""
-    warps = context.warp_count
-    for k in range(warps):
-        state = context.warps[warps * cta + k]
-        for p in range(state.path_count):
-            part = state.paths[p]
-            if part.status == AT_BARRIER and part.info == name:
-                return part.block - 1
-    return 0
-
-
 def alive(context: Context, cta: int) -> int:
     """Threads of a CTA that have not exited."""
     warps = context.warp_count
@@ -170,12 +144,10 @@ def release(context: Context, cta: int, barrier: BarrierState, name: int) -> int
     need = given if given else alive(context, cta)
     if arrived < need:
         return 0
-    short = barrier.syncthreads != 0 and alive(context, cta) < context.threads
-    if arrived > need or short:
-        status = suspect_arrival(context, last_arrival(context, cta, name))
+    if context.checked != 0:
+        status = check_completion(context, cta, barrier, name, need, alive(context, cta))
         if status != 0:
             return status
-    barrier.syncthreads = Block(0)
     end_phase(context, cta, name, arrived, arrived == need and (given != 0 or need == context.threads))
     warps = context.warp_count
     if barrier.kind == 2:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from warpsan.engine.memory import (
     BarrierState,
     Block,
+    DoubledArrival,
+    HazardRow,
     MbarrierState,
     ProductInFlight,
     Record,
@@ -52,6 +54,8 @@ class Context(NativeStruct):
     warps_by_block: Ptr[i64]
     steps_taken: i64
     barriers: Ptr[BarrierState]
+    wait_count: i64
+    arrived_by: Ptr[i32]  # with checks, per barrier and thread, the block at whose end it arrived in this phase
     scratch: Address  # working memory of operations
     current: i64  # the index of the warp that runs
     current_warp: Warp
@@ -190,11 +194,13 @@ class Context(NativeStruct):
     marked_shared: Ptr[u8]  # granules without a row: bytes for those of a CTA,
     marked_global: Ptr[u8]  # for those of global memory,
     marked_clusters: Ptr[u8]  # and per cluster bits: it has such granules, a rule may be broken in it
-    arrivals_of: Ptr[i32]  # per block end, the last cluster, plus one, that has a row
-    faults: Address  # rows of faults; 0: a fault ends the run
-    fault_count: i64
-    faults_of: Ptr[i32]  # per record, its last row plus one
-    fault_ends: i64  # whether an illegal access ends the run in any case
+    hazards: Ptr[HazardRow]  # rows of hazards, and one more
+    hazard_room: i64  # the most rows; 0: a hazard ends the run
+    hazard_count: i64
+    hazards_of: Ptr[i32]  # per record, its last row plus one
+    doubled: Ptr[DoubledArrival]  # of the running cluster; with rows of hazards
+    doubled_count: i64
+    illegal_ends: i64  # whether an illegal access ends the run in any case
     trace: Address  # events in a row, followed by zeros; 0: no recording
     trace_end: i64
     trace_began: i64  # the end of the events of all earlier clusters

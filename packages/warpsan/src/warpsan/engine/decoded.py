@@ -177,12 +177,11 @@ def _refusal(
 ) -> UnsupportedInstruction:
     """The exception for an instruction. Records before it may need operands that it lacks; its handler reports that."""
     begin = len(asm.records)
-    if not isinstance(why, UnsupportedInstruction):
-        try:
-            decode(instruction)
-        except _Refusals as exact:
-            why = exact
-        del asm.records[begin:]
+    try:
+        decode(instruction)
+    except _Refusals as exact:
+        why = exact
+    del asm.records[begin:]
     if isinstance(why, UnsupportedInstruction):
         return why
     few = isinstance(why, IndexError)

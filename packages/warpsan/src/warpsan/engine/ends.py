@@ -88,6 +88,8 @@ def _barrier(asm: Assembler, program: Program, instruction: Instruction, words: 
     mods.flag("aligned")
     action = mods.choice(("sync", "arrive", "red"))
     operands = list(instruction.operands)
+    words["end_token"] = int(instruction.opcode == "bar" or "aligned" in instruction.mods)
+    words["end_pc"] = instruction.pc
     words["end"] = {"sync": layout.END_BARRIER, "arrive": layout.END_ARRIVE, "red": layout.END_REDUCE}[action]
     if action == "red":
         operation = mods.choice(("popc", "and", "or"))
@@ -96,7 +98,7 @@ def _barrier(asm: Assembler, program: Program, instruction: Instruction, words: 
         row, _ = asm.target(operands.pop(0), type_.name)
         words["target"] = ("popc", "and", "or").index(operation)
         words["end_d"], words["end_c"] = row, asm.source(operands.pop(), "pred")
-    elif action == "sync" and len(operands) == 1 and (instruction.opcode == "bar" or "aligned" in instruction.mods):
+    elif action == "sync" and len(operands) == 1 and words["end_token"]:
         words["end_c"] = 1  # the code of __syncthreads(), if the barrier is the first
     mods.done()
     words["end_a"] = asm.source(operands[0], "u32")

@@ -24,7 +24,7 @@ from warpsan.ptx.ir import Entry
 __all__ = ["EventOrder", "in_turns"]
 
 _BEHIND = (
-    *(layout.TRACE_ARRIVAL, layout.TRACE_EXIT, layout.TRACE_LANDING, layout.TRACE_TRAP, layout.TRACE_ADVANCE),
+    *(layout.TRACE_ARRIVAL, layout.TRACE_EXIT, layout.TRACE_LANDING, layout.TRACE_ADVANCE),
     layout.TRACE_PHASE,
 )
 """Events at the end of a block, or after it."""
@@ -173,7 +173,7 @@ class EventOrder:
         elif kind == layout.TRACE_PHASE:
             alike, times = (layout.TRACE_ARRIVAL, place, name, threads), words[layout.EV_TIMES]
         pc = -1 if kind in _NOWHERE else place
-        if kind in (layout.TRACE_ARRIVAL, layout.TRACE_PHASE, layout.TRACE_TRAP):
+        if kind in (layout.TRACE_ARRIVAL, layout.TRACE_PHASE):
             end = self.program.blocks[place].end
             assert end is not None
             pc = end.pc

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from warpsan.engine.clocks import comes_before, operation_time, vector_of, warps_of_cluster
 from warpsan.engine.context import Context
+from warpsan.engine.hazards import note_reached, note_unwritten
 from warpsan.engine.layout import (
     ASYNC,
     AT_UNIT,
     CLUSTER_RULE,
-    FROM_GLOBAL,
     IN_FLIGHT,
     IN_SHARED,
     NOT_READABLE,
@@ -26,7 +26,8 @@ from warpsan.engine.layout import (
     SCRATCH_POISON,
 )
 from warpsan.engine.pages import page_of, write_page
-from warpsan.engine.suspects import current_instruction, note_reached, note_unwritten, suspect
+from warpsan.engine.rules import FROM_GLOBAL
+from warpsan.engine.suspects import current_instruction, suspect
 from warpsan.engine.tags import actor_of_tag, shared_tag, time_of_tag
 from warpsan.engine.updates import page_updated
 from warpsan.engine.words import fill, load32, load64, store32, store64

@@ -86,7 +86,6 @@ def _keep(
         *(setup, space, HazardLog(), events[:end]),
         {"shared": watched[layout.IN_SHARED], "global": watched[layout.IN_GLOBAL]},
         together=state.context.order == layout.TOGETHER,
-        stuck=False,
         history=history,
     )
     return True

@@ -34,7 +34,7 @@ WHY = (
     "illegal access",
     "several buffers in one access",
     "lanes of a warp missing at a warp-wide instruction",
-    "barrier rules",
+    "broken rules",
     NOTHING_CAN_RUN,
     "too many steps",
     "trap",
@@ -56,13 +56,11 @@ WHY = (
     "calls within calls that are too deep",
     "too many releases",
 )
-(ILLEGAL, SPREAD, DIVERGENT, BARRIER_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, MBARRIER_RULE, FULL) = range(
+(ILLEGAL, SPREAD, DIVERGENT, BROKEN_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, MBARRIER_RULE, FULL) = range(
     2, 14
 )
-(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, REGISTER_RULE, APART, REFUSED, UNSET, NOT_ALGEBRAIC, EARLY_ACCESS) = (
-    range(14, 24)
-)
-TOO_DEEP, LATE = 24, 25
+(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, APART, REFUSED, UNSET, NOT_ALGEBRAIC, EARLY_ACCESS) = range(14, 23)
+TOO_DEEP, LATE = 23, 24
 
 FIRST_TIME, LAST_TIME = 64, 1 << 30
 """First and last time of the checks' clock. Numbers below ``FIRST_TIME`` are statuses. Times are 32 bits wide in
@@ -123,27 +121,12 @@ FORWARD, BACKWARD, DRAWN, TOGETHER = 0, 1, 2, 3
 
 # ---- what may be a hazard: int64 words -------------------------------------------------------------------------------
 
-IN_SHARED, IN_GLOBAL, IN_LOCAL, AT_ARRIVAL, AT_RULE, AT_UNIT = range(6)
-"""Spaces in rows and events; further values are an arrival at a barrier (its block is the granule), an instruction
-that may break a rule, and one beside which another may have broken a rule."""
+IN_SHARED, IN_GLOBAL, IN_LOCAL, AT_RULE, AT_UNIT = range(5)
+"""Spaces in rows and events; further values are an instruction that may break a rule, and one beside which another may
+have broken a rule."""
 
 SUSPECT_WORDS, MOST_SUSPECTS, SUSPECTS_OF_RECORD = 4, 1 << 16, 512
 SU_RECORD, SU_SPACE, SU_GRANULE, SU_CLUSTER = range(4)
-
-FAULT_WORDS, MOST_FAULTS = 44, 1 << 13
-FA_RECORD, FA_KIND, FA_SPACE, FA_WARP, FA_LINEAR, FA_MASK, FA_WIDTH, FA_ORIGIN, FA_TURN, FA_BEFORE = range(10)
-FA_OFFSETS = 10
-"""The first fault of a kind, space and origin for each record: lanes as bits, the CTA's linear index, in lockstep
-the turn of the cluster, the previous row of the same record, plus one, and each lane's offset."""
-FROM_GLOBAL = 1 << 30
-"""Bit of an origin, besides the pc: the bytes are of unwritten global memory."""
-MISALIGNED, OUT_OF_BOUNDS, NEVER_SET, PARTIAL_WARP, NAMES_ABSENT, LEAVES_OUT, UNWRITTEN_READ, REACHED = range(8)
-STORED_UNSET = 8
-"""Kinds of faults: illegal accesses; a use of a register that was never set; absent lanes of a warp; a member mask
-with absent lanes, or without a present one (the offsets are masks, the width the missing lanes); a read of undefined
-bytes of shared memory; a use of the value from the load or store at the pc in the low bits of the origin; a store of
-a register that was never set to shared memory. For uses of registers, the space is the index of the record's
-register."""
 
 # ---- events: int64 words ---------------------------------------------------------------------------------------------
 
@@ -152,7 +135,7 @@ EV_KIND, EV_WORDS, EV_WARP, EV_MASK, EV_PLACE, EV_TURN = range(6)
 """``EV_PLACE``: the pc of the instruction, or the block at whose end it is. ``EV_TURN``: in lockstep, the turn in
 which all warps at a block run it."""
 EVENT_WORDS = 9
-TRACE_CLUSTER, TRACE_ACCESS, TRACE_ARRIVAL, TRACE_EXIT, TRACE_MEETING, TRACE_LANDING, TRACE_TRAP = range(7)
+TRACE_CLUSTER, TRACE_ACCESS, TRACE_ARRIVAL, TRACE_EXIT, TRACE_MEETING, TRACE_LANDING = range(6)
 TRACE_STEP, TRACE_ADVANCE, TRACE_REGISTERS, TRACE_MAP, TRACE_PHASE = 7, 8, 9, 10, 11
 TRACE_FENCE = -1
 """Kinds of events: an instruction of :mod:`.steps`; landing of asynchronous operations of one instruction; a use of
@@ -270,6 +253,7 @@ or the row of the address and the bytes of the variable."""
 
 BARRIER_COUNT, NO_BARRIER = 17, 16
 """The barriers, and after them one for all names without a barrier."""
+MOST_DOUBLED = 64
 
 # ---- special registers that depend on the warp or its CTA ------------------------------------------------------------
 

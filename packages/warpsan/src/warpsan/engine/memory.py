@@ -6,8 +6,11 @@ from warpsan.engine.layout import MOST_PATHS, MOST_SETS, OPERANDS, RECORD_WORDS,
 from warpsan.engine.structs import Address, NativeStruct, Ptr, i32, i64, inline
 
 __all__ = [
+    "MOST_WARPS",
     "BarrierState",
     "Block",
+    "DoubledArrival",
+    "HazardRow",
     "MbarrierState",
     "Path",
     "ProductInFlight",
@@ -50,7 +53,7 @@ class Block(NativeStruct):
     end_d: i32
     end_e: i32
     end_pc: i32  # the number of the end's instruction
-    end_token: i32  # whether a wait is for the phase of a state token
+    end_token: i32  # whether a wait is for the phase of a state token, or a barrier is aligned
     polls: i32  # whether it is part of a polling loop (:mod:`warpsan.analysis.polling`); 2 if only memory can end it
 
 
@@ -60,7 +63,7 @@ class BarrierState(NativeStruct):
     arrived: i64  # threads that have arrived in this phase
     given: i64  # the number that completes it; 0: all live threads
     kind: i64  # 1 or 2 (reduction)
-    syncthreads: Block  # the block whose end is a ``__syncthreads()`` of this phase; 0: none
+    syncthreads: i64  # whether threads have arrived by a ``__syncthreads()`` in this phase
     came: Ptr[i64] = inline(MOST_WARPS)  # lanes that have arrived in this phase, for each warp of the CTA
     arrived_at: Ptr[i64] = inline(MOST_WARPS)  # with checks, the time of each warp's arrival in this phase
     before_at: Ptr[i64] = inline(MOST_WARPS)  # ... and in the phase before; 0: none
@@ -80,6 +83,37 @@ class MbarrierState(NativeStruct):
     unfenced: i64  # the thread of the cluster, plus one, that has initialised it without a later fence, if it needs one
 
 
+class HazardRow(NativeStruct):
+    """A hazard: a broken rule, both parties, and the place (:mod:`~warpsan.engine.hazards`)."""
+
+    rule: i64  # one of :mod:`~warpsan.engine.rules`
+    record: i64  # the number of its record
+    lanes: i64  # the lanes of the warp, as bits
+    warp: i64  # the number of the warp in its CTA
+    cta: i64  # the linear index of the CTA in the grid
+    space: i64  # the state space, or another number that tells hazards of the rule and record apart
+    origin: i64  # ... as does this; for undefined values, the pc plus one of the instruction that they come from
+    offset: i64  # of the first lane's access, in bytes
+    width: i64
+    expected: i64  # numbers in the text of the rule
+    found: i64
+    other_pc: i64  # the instruction of the conflicting access; -1: none
+    other_lanes: i64
+    other_warp: i64
+    other_cta: i64
+    turn: i64  # in lockstep, the turn of the cluster; otherwise 0
+    before: i64  # the previous row of its record, plus one; 0: none
+
+
+class DoubledArrival(NativeStruct):
+    """Lanes that wait at a barrier at which they have arrived in the same phase: a hazard if others wait forever."""
+
+    row: Ptr[HazardRow] = inline(1)
+    barrier: i64  # among those of all CTAs that run together
+    complete: i64  # whether the phase is complete
+    there: Ptr[i64] = inline(MOST_WARPS)  # then the lanes that arrived in it, for each warp of the CTA
+
+
 class Path(NativeStruct):
     """Lanes of a warp at one block."""
 
@@ -90,6 +124,7 @@ class Path(NativeStruct):
     mbarrier: MbarrierState  # ... or the mbarrier
     came_from: Block  # the block at whose end they wait
     more: i64  # the phase of the mbarrier
+    since: i64  # the number of the wait, in the order in which they began
 
 
 class Warp(NativeStruct):

@@ -159,9 +159,6 @@ class Observer:
     def forget(self, key: Hashable, ctas: Mask) -> None:
         """A barrier's phase is complete for these CTAs of the chunk: ``key`` is reset."""
 
-    def divergent(self, sel: Selection, instruction: Instruction, need: str) -> None:
-        """Part of a warp reached a warp-wide instruction."""
-
     def misuse(
         self,
         kind: str,

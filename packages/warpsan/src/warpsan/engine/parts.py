@@ -12,7 +12,16 @@ from warpsan.engine.layout import (
 from warpsan.engine.memory import Path, Warp
 from warpsan.engine.words import copy
 
-__all__ = ["add_part", "lowest_other", "lowest_parked", "lowest_ready", "polls", "pop_lanes", "ready_elsewhere"]
+__all__ = [
+    "add_part",
+    "begin_wait",
+    "lowest_other",
+    "lowest_parked",
+    "lowest_ready",
+    "polls",
+    "pop_lanes",
+    "ready_elsewhere",
+]
 
 
 def lowest_ready(state: Warp) -> int:
@@ -90,3 +99,10 @@ def add_part(state: Warp, block: int, mask: int, status: int) -> Path:
     part.status = status
     state.path_count = number + 1
     return part
+
+
+def begin_wait(context: Context, part: Path, status: int) -> None:
+    """The lanes of a part wait from now on."""
+    context.wait_count += 1
+    part.since = context.wait_count
+    part.status = status

@@ -43,6 +43,7 @@ from warpsan.engine.layout import (
     WGMMA_RULE,
 )
 from warpsan.engine.memory import Block, Path, ProductInFlight, Record, Warp
+from warpsan.engine.parts import begin_wait
 from warpsan.engine.suspects import broken_rule, current_instruction, suspect
 from warpsan.engine.words import call_operation, copy, fill, load32, load64, store64
 
@@ -54,7 +55,7 @@ _ILLEGAL = 2
 
 def meet(context: Context, state: Warp, block: Block, part: Path, end: int) -> int:
     """A warp has reached a wgmma that its warpgroup executes together. Returns a status."""
-    part.status = AT_WGMMA
+    begin_wait(context, part, AT_WGMMA)
     part.came_from = block
     warps, warp = context.warp_count, state.number
     first = state.cta * warps + warp - warp % 4

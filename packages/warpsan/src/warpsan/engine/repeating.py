@@ -8,24 +8,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from warpsan.analysis.polling import polling_loops
 from warpsan.checks.shadow import granule_of
 from warpsan.engine import layout
 from warpsan.engine.assembler import NotNative
 from warpsan.engine.communication import ctas_together, orders_blocks
 from warpsan.engine.engine import NativeCode
-from warpsan.engine.parts import lowest_ready, pop_lanes
 from warpsan.engine.replay import replay
+from warpsan.engine.row_space import RowSpace
 from warpsan.engine.selection import Array
 from warpsan.engine.state import State
 from warpsan.engine.suspicions import Suspicions
-from warpsan.engine.words import load64
-from warpsan.errors import IllegalAccess, SimError
+from warpsan.errors import SimError
 from warpsan.host.memory import Space
 from warpsan.host.setup import Setup
-from warpsan.ptx.ir import Instruction
 from warpsan.ptx.opcodes import in_async_proxy
-from warpsan.report.endings import calls_nothing, index_beyond, too_deep, too_many_steps
 from warpsan.report.hazard_log import HazardLog
 from warpsan.report.hazards import Hazard
 
@@ -87,8 +83,6 @@ class Repetition:
     def explained(self) -> bool:
         """Whether each suspicion has a hazard."""
         kinds, suspicions = {each.kind for each in self.shown}, self.suspicions
-        if len(suspicions.arrivals(closely=True)) and "barrier" not in kinds:
-            return False
         if suspicions.beside and not kinds & {"wgmma", "cluster"}:
             return False
         return bool(kinds) and suspicions.pcs <= self.parties
@@ -139,7 +133,7 @@ class Repetition:
         if parts > 1:
             for mine in marks.values():
                 leave_part(mine, part, parts)
-        order = {**self.order, "fault_ends": int(suspicions.illegal is not None)}
+        order = {**self.order, "illegal_ends": int(suspicions.illegal)}
         state, status, events = record(setup, order, code, marks, clusters)
         end = state.context.trace_end
         if status != suspicions.status or state.host.error is not None:
@@ -154,10 +148,7 @@ class Repetition:
                     *(setup, space, self.log, events[:end]),
                     {"shared": marks[layout.IN_SHARED], "global": marks[layout.IN_GLOBAL]},
                     together=state.context.order == layout.TOGETHER,
-                    stuck=status == layout.STUCK,
-                    polling=_still_polling(setup, state) if status == layout.STUCK else None,
-                    ending=suspicions.illegal or _ending(code, state, status),
-                    failure=state.host.failure,
+                    ending=suspicions.ending,
                 )
         except NotNative:
             return False
@@ -168,7 +159,6 @@ class Repetition:
         watched, and whether all of its events are recorded."""
         suspicions, marks = self.suspicions, marks_of(self.setup, self.code.space)
         clusters = np.zeros(self.code.clusters, np.uint8)
-        clusters[suspicions.arrivals(closely=closely)] = 2
         clusters[suspicions.ruled(closely=closely)] = 2
         if suspicions.status:
             clusters[suspicions.last] = 2
@@ -228,11 +218,8 @@ def record(
             _widen(marks[number], _CHUNK >> shift)
     events = np.zeros(layout.TRACE_WORDS, np.int64)
     aside = np.zeros((ctas_together(setup), 1 + setup.geometry.warps * layout.EVENT_WORDS), np.int64)
-    faults = np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64)
-    faults_of = np.zeros(len(code.decoded.records) + len(setup.entry.instructions), np.int32)
+    hazards = RowSpace(len(code.decoded.records) + len(setup.entry.instructions))  # known from the earlier run
     words = {
-        "faults": address_of(faults),
-        "faults_of": address_of(faults_of),
         "trace": address_of(events),
         "deferred_arrivals": address_of(aside),
         "granule_shift": shifts[layout.IN_SHARED],
@@ -241,7 +228,7 @@ def record(
         "watched_global": address_of(marks[layout.IN_GLOBAL]),
         "watched_clusters": address_of(clusters),
     }
-    state = code.state({**order, **words})
+    state = code.state({**order, **words, **hazards.words})
     return state, code.run(state, 0, code.clusters), events
 
 
@@ -257,45 +244,12 @@ def marks_of(setup: Setup, space: Space) -> dict[int, Array]:
     return {number: np.zeros(sizes[number] // granule + 16, np.uint8) for number, granule in _granules(setup).items()}
 
 
-def _ending(code: NativeCode, state: State, status: int) -> SimError | None:
-    """The exception with which a launch ends, unless an instruction raises it."""
-    setup, place = code.setup, state.context.current_pc
-    if status == layout.STEPS:
-        return too_many_steps(setup.max_steps, setup.program.blocks[place].line)
-    if status == layout.REFUSED:
-        return code.decoded.refused[place].again()
-    if status == layout.TRAP and isinstance(state.host.failure, IllegalAccess):
-        return state.host.failure
-    if status not in (layout.INDEX, layout.TOO_DEEP):
-        return None
-    scratch = state.context.scratch + layout.SCRATCH_FAULTS
-    lane, number = load64(scratch), load64(scratch + 8)
-    if status == layout.TOO_DEEP:
-        return too_deep(setup.entry.instructions[code.decoded.places[place]], number, *state.host.where(lane))
-    branch = setup.program.blocks[place].end
-    assert branch is not None
-    ended = calls_nothing if branch.opcode == "call" else index_beyond
-    return ended(branch, number, *state.host.where(lane))
-
-
 def _end_of(events: Array) -> int:
     """The end of the recorded events."""
     end = 0
     while end < len(events) and events[end + layout.EV_WORDS]:
         end += int(events[end + layout.EV_WORDS])
     return end
-
-
-def _still_polling(setup: Setup, state: State) -> tuple[int, int, Instruction] | None:
-    """The first warp that polls in a deadlock: its number among the resident warps, its lanes as bits, and the
-    instruction by which it waits."""
-    endless = polling_loops(setup.entry, setup.program).endless
-    for number in range(setup.geometry.warps * ctas_together(setup) if endless else 0):
-        warp = state.context.warps[number]
-        block = lowest_ready(warp)
-        if block in endless:
-            return number, pop_lanes(warp, block), endless[block]
-    return None
 
 
 def address_of(array: Array) -> int:

@@ -6,143 +6,34 @@ checks use. In lockstep, accesses of several warps and CTAs by one instruction a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from warpsan.analysis.collectives import LEAVES_OUT, MEMBER_MASK, NAMES_ABSENT, PARTIAL_WARP
-from warpsan.analysis.definedness import follows_load
 from warpsan.checks.global_history import GlobalHistory
-from warpsan.checks.memory import MemoryCheck
-from warpsan.checks.registers import report_unset
-from warpsan.checks.undefined_reads import UndefinedReads, report_unwritten, unwritten_global, unwritten_shared
 from warpsan.engine import layout
 from warpsan.engine.assembler import NotNative
 from warpsan.engine.communication import ctas_together
-from warpsan.engine.decoded import Decoded
 from warpsan.engine.event_order import EventOrder, in_turns
-from warpsan.engine.event_step import EventStep, TracedAccess, lanes_of
+from warpsan.engine.event_step import EventStep, TracedAccess
 from warpsan.engine.machine import Machine
 from warpsan.engine.observer import Access, Observer
-from warpsan.engine.selection import WARP, Array, Indices
+from warpsan.engine.selection import WARP, Array, Indices, indices
 from warpsan.engine.steps import step_registers
 from warpsan.engine.still import StillFlow, still_machine
-from warpsan.errors import Deadlock, SimError
+from warpsan.errors import SimError
 from warpsan.host.memory import RANK_SHIFT, WORDS, Space
 from warpsan.host.setup import Setup, race_observers
 from warpsan.profile.tally import Tally
 from warpsan.ptx.ir import Instruction
-from warpsan.ptx.opcodes import updates_memory
-from warpsan.replay.access import illegal_access
-from warpsan.report.endings import polls_in_vain, trapped
 from warpsan.report.hazard_log import HazardLog
+from warpsan.report.illegal import FAULTS, illegal_access
+from warpsan.report.places import Places
 from warpsan.report.progress import WorkProgress
 
-__all__ = ["replay", "replay_faults"]
+__all__ = ["replay"]
 
 _SPACES = {layout.IN_SHARED: "shared", layout.IN_GLOBAL: "global", layout.IN_LOCAL: "local"}
-_FAULTS = {layout.MISALIGNED: "misaligned", layout.OUT_OF_BOUNDS: "out-of-bounds"}
-_MISSING = {
-    layout.PARTIAL_WARP: PARTIAL_WARP,
-    layout.NAMES_ABSENT: f"{MEMBER_MASK} {NAMES_ABSENT}",
-    layout.LEAVES_OUT: f"{MEMBER_MASK} {LEAVES_OUT}",
-}
-_BY_UNIT = (("", "as an operand"),)
-"""The role in which an asynchronous unit uses undefined bytes of shared memory."""
-_NOWHERE: Indices = np.empty(0, np.int64)
-
-
-def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, decoded: Decoded) -> None:
-    """Report illegal accesses and uses of undefined values, with the ``memory`` check.
-
-    Parameters
-    ----------
-    setup, space, log : as for every check
-    faults : ndarray of int64 [rows, words]
-        In the words of :mod:`~warpsan.engine.layout`.
-    decoded : Decoded
-        The program of the faults.
-
-    Raises
-    ------
-    IllegalAccess
-        Without that check, for the first illegal access.
-    """
-    recorded = "memory" in setup.checks
-    if not recorded:
-        faults = faults[np.isin(faults[:, layout.FA_KIND], list(_FAULTS))]
-    if not len(faults):
-        return
-    size = setup.geometry.cluster_size
-    machine = still_machine(setup, space, 2 * size)
-    check, undefined_reads = MemoryCheck(machine, log), UndefinedReads(machine, log)
-    causes: dict[int, int] = {}
-    """The linear index of the first CTA with undefined bits, by the pc of the instruction that they come from."""
-    in_turn = sorted(faults, key=_fault_in_turn(setup))
-    first = (layout.UNWRITTEN_READ, layout.STORED_UNSET) if setup.tracking else ()
-    for row in [*(row for row in in_turn if row[layout.FA_KIND] in first), *in_turn]:
-        instruction = machine.entry.instructions[decoded.places[int(row[layout.FA_RECORD])]]
-        kind, linear = int(row[layout.FA_KIND]), int(row[layout.FA_LINEAR])
-        machine.cta_ids[:] = linear
-        slot = int(row[layout.FA_WARP]) % machine.warps * machine.n_cta
-        lanes = lanes_of(slot, int(row[layout.FA_MASK]))
-        if kind in (layout.NEVER_SET, layout.REACHED, layout.STORED_UNSET):
-            roles = decoded.uses.get(int(row[layout.FA_RECORD]), _BY_UNIT)
-            name, role = roles[int(row[layout.FA_SPACE])]
-            if kind == layout.STORED_UNSET and setup.tracking:
-                causes.setdefault(instruction.pc, linear)
-                undefined_reads.stored(instruction.pc, int(lanes[0]), name)
-                continue
-            if kind != layout.REACHED:
-                report_unset(machine, log, instruction, int(lanes[0]), name, role)
-                continue
-            pc = (int(row[layout.FA_ORIGIN]) & layout.FROM_GLOBAL - 1) - 1
-            machine.cta_ids[:size] = causes[pc]  # the cause is the first CTA's of the machine, the use another's
-            undefined_reads.matter(pc, instruction, int(lanes[0]) + WARP * size, role)
-            continue
-        offsets, width = row[layout.FA_OFFSETS :][:WARP][lanes % WARP].copy(), int(row[layout.FA_WIDTH])
-        if kind == layout.UNWRITTEN_READ:
-            in_global = int(row[layout.FA_SPACE]) == layout.IN_GLOBAL
-            if in_global:
-                unwritten = unwritten_global(space, width, int(offsets[0]))
-            else:
-                unwritten = unwritten_shared(width, int(offsets[0]) & (1 << RANK_SHIFT) - 1)
-            if setup.tracking and _is_followed(setup, instruction, in_global=in_global):
-                causes.setdefault(instruction.pc, linear)
-                undefined_reads.read(instruction.pc, int(lanes[0]), unwritten)
-            else:
-                report_unwritten(machine, log, instruction, int(lanes[0]), unwritten)
-            continue
-        if kind in _MISSING:
-            need = _MISSING[kind]
-            check.divergent(lanes, instruction, need.format(instruction.opcode, int(offsets[0]), width))
-            continue
-        where = machine.spaces[_SPACES[int(row[layout.FA_SPACE])]]
-        if not recorded:
-            place = where.name, instruction, int(lanes[0]), int(offsets[0])
-            raise illegal_access(machine, _FAULTS[kind], *place)
-        check.fault(_FAULTS[kind], Access(where, offsets, _NOWHERE, width, lanes, instruction))
-
-
-def _is_followed(setup: Setup, instruction: Instruction, *, in_global: bool) -> bool:
-    """Whether undefined bytes that an instruction reads are tracked from there on."""
-    copies = in_global and instruction.opcode == "cp" and not updates_memory(instruction)
-    return copies or follows_load(instruction, track_unwritten_global=setup.track_unwritten_global)
-
-
-def _fault_in_turn(setup: Setup) -> Callable[[Array], tuple[int, ...]]:
-    """The lockstep order: by chunk, and within it by turn and record; without lockstep there is one turn, and the
-    order stays."""
-    chunk_of = {int(cta): number for number, chunk in enumerate(setup.chunks) for cta in chunk}
-
-    def key(row: Array) -> tuple[int, ...]:
-        turn = int(row[layout.FA_TURN])
-        if turn == 0:
-            return (0,)
-        place = layout.FA_RECORD, layout.FA_SPACE, layout.FA_ORIGIN
-        return chunk_of[int(row[layout.FA_LINEAR])], turn, *(int(row[word]) for word in place)
-
-    return key
 
 
 def replay(
@@ -153,10 +44,7 @@ def replay(
     watched: Mapping[str, Array],
     *,
     together: bool,
-    stuck: bool,
-    polling: tuple[int, int, Instruction] | None = None,
     ending: SimError | None = None,
-    failure: SimError | None = None,
     history: GlobalHistory | None = None,
 ) -> None:
     """Report the hazards of recorded events that the checks of races, copies and barriers find.
@@ -171,26 +59,15 @@ def replay(
     together : bool
         Whether warps ran in lockstep. The CTAs of each chunk of the launch are then replayed in lockstep, unless
         several clusters ran together.
-    stuck : bool
-        Whether the launch ended in a deadlock.
-    polling : tuple, optional
-        In a deadlock, a warp that polls: its number among the resident warps, its lanes as bits, and the instruction by
-        which it waits.
     ending : SimError, optional
         The exception with which the last cluster ends.
-    failure : SimError, optional
-        The exception of a failed assertion, if it is the last event.
     history : GlobalHistory, optional
         With the ``race`` check, the history that keeps accesses to global memory; by default, a new one.
 
     Raises
     ------
-    Deadlock
-        If threads wait for an event that cannot occur.
     IllegalAccess
         For an illegal access of an instruction of :mod:`.steps`, without the ``memory`` check.
-    KernelTrap
-        If the last event is a trap.
     SimError
         The exception in ``ending``.
     """
@@ -211,15 +88,12 @@ def replay(
     for group in filter(None, groups):
         ctas, firsts = np.concatenate(group), [int(each[0]) for each in group]
         if len(ctas) not in machines:
-            machines[len(ctas)] = _Replay(setup, space, log, history, len(ctas), watched, failure, progress)
+            machines[len(ctas)] = _Replay(setup, space, log, history, len(ctas), watched, progress)
         machines[len(ctas)].run(
             *(ctas, [by_cluster[first] for first in firsts]),
             together=together,
-            stuck=stuck and last in firsts,
             ending=ending if last in firsts else None,
         )
-    if polling is not None:
-        raise machines[len(ctas)].polls_in_vain(*polling)
 
 
 def _by_cluster(events: Array) -> dict[int, list[Array]]:
@@ -241,12 +115,15 @@ class _FaultCheck(Observer):
 
     records_faults = True
 
-    def __init__(self, machine: Machine, log: HazardLog) -> None:
-        self._check = MemoryCheck(machine, log)
+    def __init__(self, machine: Machine, log: HazardLog, places: Places) -> None:
+        self.machine, self.log, self.places = machine, log, places
 
     def fault(self, kind: str, access: Access) -> None:
         """Record it."""
-        self._check.fault(kind, access)
+        instruction, rule = access.instruction, FAULTS.index(kind)
+        wording = illegal_access(self.places, rule, instruction, access.space.name, int(access.offset[0]), access.width)
+        lane = int(indices(access.sel)[0])
+        self.log.add(self.machine, kind, instruction, lane, wording.what, wording.advice, wording.other)
 
 
 class _Replay:
@@ -260,24 +137,21 @@ class _Replay:
         history: GlobalHistory | None,
         ctas: int,
         watched: Mapping[str, Array],
-        failure: SimError | None,
         progress: WorkProgress,
     ) -> None:
-        self.size, self.failure, self.progress = ctas_together(setup), failure, progress
+        self.size, self.progress = ctas_together(setup), progress
         self.machine = still_machine(setup, space, ctas, watched)
         tally = Tally(setup.entry, setup.program, 0, ctas, self.machine.warps, traffic=False)
         self.machine.observers += race_observers(setup, self.machine, log, history, tally)
         if "memory" in setup.checks:
-            self.machine.observers.append(_FaultCheck(self.machine, log))
+            self.machine.observers.append(_FaultCheck(self.machine, log, Places(setup, space)))
         self.flow = StillFlow(self.machine)
         self.copies: dict[int, tuple[Indices, list[Array | None]]] = {}
         """Copies in flight, by number: the lanes of their step, and the ticket of each observer."""
         self.maps: dict[int, int] = {}
         """The cluster that has read a tensor map, by its place."""
 
-    def run(
-        self, ctas: Indices, events: list[list[Array]], *, together: bool, stuck: bool, ending: SimError | None
-    ) -> None:
+    def run(self, ctas: Indices, events: list[list[Array]], *, together: bool, ending: SimError | None) -> None:
         """Replay all events of some clusters."""
         self.copies.clear()
         self.maps.clear()
@@ -293,18 +167,7 @@ class _Replay:
                 self._happens(EventStep.of(machine, step, self.size), cluster)
         if ending is not None:
             raise ending
-        self.flow.finish(stuck=stuck)
-
-    def polls_in_vain(self, number: int, mask: int, instruction: Instruction) -> Deadlock:
-        """The exception for a warp that waits, by its number among the resident warps."""
-        rank, warp = divmod(number, self.machine.warps)
-        lanes = lanes_of(warp * self.machine.n_cta + rank, mask)
-        return polls_in_vain(self.machine, instruction, lanes)
-
-    def _end(self, block: int) -> Instruction:
-        end = self.machine.program.blocks[block].end
-        assert end is not None
-        return end
+        self.flow.finish()
 
     def _happens(self, step: EventStep, cluster: int) -> None:
         machine, event, sel = self.machine, step.first, step.sel
@@ -314,7 +177,7 @@ class _Replay:
         elif kind == layout.TRACE_ARRIVAL:
             name, threads = int(event[layout.EV_NAME]), int(event[layout.EV_THREADS])
             waits = bool(event[layout.EV_WAITS])
-            self.flow.barriers.arrive(sel, name, threads, self._end(place), waits=waits)
+            self.flow.barriers.arrive(sel, name, threads, waits=waits)
         elif kind == layout.TRACE_STEP:
             instruction = machine.entry.instructions[place]
             many = len(step_registers(machine.entry, instruction))
@@ -329,10 +192,6 @@ class _Replay:
                 observer.tensor_map_fence(sel, machine.entry.instructions[place], None)
         elif kind == layout.TRACE_EXIT:
             self.flow.leave(sel)
-        elif kind == layout.TRACE_TRAP:
-            if self.failure is not None:
-                raise self.failure
-            raise trapped(machine, self._end(place), int(step.lanes[0]))
         elif kind == layout.TRACE_LANDING:
             self._land(int(event[layout.EV_COPY]), step.lanes)
         else:

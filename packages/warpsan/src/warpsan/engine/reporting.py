@@ -25,19 +25,21 @@ import numpy as np
 
 from warpsan.analysis.polling import polling_loops
 from warpsan.analysis.program import Program, build_program
-from warpsan.engine import layout
+from warpsan.engine import layout, rules
 from warpsan.engine.assembler import NotNative
 from warpsan.engine.communication import all_resident
 from warpsan.engine.engine import NativeCode, accesses_of
 from warpsan.engine.repeating import Repetition, TooManyEvents, address_of, marks_of
-from warpsan.engine.replay import replay_faults
+from warpsan.engine.row_space import RowSpace
 from warpsan.engine.suspicions import Suspicions
 from warpsan.engine.touched import Touched
-from warpsan.errors import IllegalAccess
+from warpsan.errors import IllegalAccess, SimError
 from warpsan.host.memory import Space
 from warpsan.host.setup import Setup
 from warpsan.profile.tally import Tally
 from warpsan.report.hazard_log import HazardLog
+from warpsan.report.rows import report_rows
+from warpsan.report.run_ends import ending_of
 
 __all__ = ["REPORTED", "Suspicions", "in_order", "note_suspicions", "report_suspicions"]
 
@@ -89,18 +91,18 @@ def note_suspicions(
         return None
     records = len(code.decoded.records) + len(fine.entry.instructions)
     suspects = np.zeros((layout.MOST_SUSPECTS, layout.SUSPECT_WORDS), np.int64)
-    arrivals = np.zeros(len(fine.program.blocks), np.int32)
-    counts, faults_of = np.zeros((2, records), np.int32)
-    faults = np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64)
+    counts = np.zeros(records, np.int32)
+    hazards = RowSpace(records)
     ends_illegally = bool(setup.checks) and "memory" not in setup.checks
-    words = order | {
-        "faults": address_of(faults),
-        "fault_ends": int(ends_illegally),
-        "faults_of": address_of(faults_of),
-        "suspects": address_of(suspects),
-        "suspects_of": address_of(counts),
-        "arrivals_of": address_of(arrivals),
-    }
+    words = (
+        order
+        | hazards.words
+        | {
+            "illegal_ends": int(ends_illegally),
+            "suspects": address_of(suspects),
+            "suspects_of": address_of(counts),
+        }
+    )
     marks, more = marks_of(fine, space), np.zeros(code.clusters, np.uint8)
     words |= {
         "marked_shared": address_of(marks[layout.IN_SHARED]),
@@ -109,8 +111,8 @@ def note_suspicions(
     }
     state = code.state(words)
     status = code.run(state, 0, code.clusters)
-    faults = faults[: state.context.fault_count]
-    unwritten = bool(np.isin(faults[:, layout.FA_KIND], (layout.UNWRITTEN_READ, layout.STORED_UNSET)).any())
+    found = hazards.rows(state.context.hazard_count)
+    unwritten = any(each.rule in (rules.UNWRITTEN_READ, rules.STORED_UNSET) for each in found)
     stuck = status == layout.STUCK and all_resident(setup) is None
     ends = stuck or status in (layout.TRAP, layout.STEPS, layout.TOO_DEEP, layout.INDEX, layout.REFUSED)
     ends = ends or (status == layout.ILLEGAL and ends_illegally)
@@ -121,21 +123,24 @@ def note_suspicions(
     if printed is not None:
         printed += state.host.printed
     _add_counts(setup, fine, tally, state.counted, state.context.steps_taken)
-    illegal = None
+    ending: SimError | None = None
     try:
-        replay_faults(setup, space, log, faults, code.decoded)
+        report_rows(setup, space, log, found, code.decoded)
     except IllegalAccess as error:
         if not setup.checks:
             raise
-        illegal = error  # raised with the hazards so far
+        ending = error  # raised with the hazards so far
+    illegal = ending is not None
+    ending = ending or ending_of(code, state, status, log)
+    if status and ending is None:
+        return None
     rows = suspects[: state.context.suspect_count]
     if not {"race", "async"} & set(setup.checks):  # no check needs these
         rows = rows[~np.isin(rows[:, layout.SU_SPACE], (layout.IN_SHARED, layout.IN_GLOBAL))]
     in_shared = rows[:, layout.SU_SPACE] == layout.IN_SHARED
     rows[in_shared, layout.SU_GRANULE] %= max(state.context.granules, 1)  # within its CTA
     last = state.context.cluster
-    refusal = code.decoded.refused[state.context.current_pc].again() if status == layout.REFUSED else None
-    return Suspicions(rows, code.decoded.places, status, last, unwritten, marks, more, illegal, refusal)
+    return Suspicions(rows, code.decoded.places, status, last, unwritten, marks, more, illegal, ending)
 
 
 def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Suspicions) -> bool:
@@ -158,10 +163,10 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
     Deadlock, IllegalAccess, KernelTrap, StepLimit, UnsupportedInstruction
         If the launch ends with it.
     """
-    complete = _report(setup, space, log, suspicions)
-    if not complete and suspicions.refusal is not None:
+    complete = suspicions.complete or _report(setup, space, log, suspicions)
+    if suspicions.ending is not None:
         with log.attach_to_errors():
-            raise suspicions.refusal
+            raise suspicions.ending
     return complete
 
 
@@ -219,8 +224,8 @@ REPORTED = {
     layout.WHY[status - layout.GIVE_UP]
     for status in (
         *(layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK),
-        *(layout.RACE, layout.ASYNC, layout.UNDEFINED, layout.BARRIER_RULE, layout.TRAP, layout.STEPS),
-        *(layout.MBARRIER_RULE, layout.WGMMA_RULE, layout.CLUSTER_RULE, layout.REGISTER_RULE, layout.TENSOR_MAP),
+        *(layout.RACE, layout.ASYNC, layout.UNDEFINED, layout.BROKEN_RULE, layout.TRAP, layout.STEPS),
+        *(layout.MBARRIER_RULE, layout.WGMMA_RULE, layout.CLUSTER_RULE, layout.TENSOR_MAP),
         *(layout.INDEX, layout.TOO_DEEP, layout.APART, layout.EARLY_ACCESS, layout.REFUSED),
     )
 }

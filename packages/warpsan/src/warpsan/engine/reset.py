@@ -39,6 +39,7 @@ def reset_cluster(context: Context, cluster: int) -> None:
     context.transfer_count = 0
     context.captured_end = 0
     context.unfenced = 0
+    context.doubled_count = 0
     for k in range(ctas // context.cluster_size):
         context.cluster_arrived[k] = 0
         context.cluster_phase[k] = 0

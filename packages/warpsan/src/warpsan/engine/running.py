@@ -128,7 +128,7 @@ def _report(setup: Setup, arena: Arena, before: Before, why: str, *, wanted: boo
         return None, False
     if _follows(setup) and setup.tracking != (suspicions.unwritten and not suspicions.status):
         return None, True
-    if suspicions.complete:
+    if suspicions.complete and suspicions.ending is None:
         return execution, False
     arena.restore(before)
     again = replace(execution, space=arena.space())

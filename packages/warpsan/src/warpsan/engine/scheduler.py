@@ -44,7 +44,8 @@ from warpsan.engine.memory import Block, Warp
 from warpsan.engine.parts import add_part, lowest_other, lowest_parked, lowest_ready, polls, pop_lanes, ready_elsewhere
 from warpsan.engine.products import meet
 from warpsan.engine.reset import draw, reset_cluster
-from warpsan.engine.trace import begin_trace, end_trace, trace_exit, trace_trap
+from warpsan.engine.suspects import first_lane
+from warpsan.engine.trace import begin_trace, end_trace, trace_exit
 from warpsan.engine.transfers.landing import drained, land_next
 from warpsan.engine.waits import arrive_in_cluster, ask_for_registers, cluster_phase, wait_for_phases, wait_in_cluster
 from warpsan.engine.words import call_operation, load32, load64, popcount, store64
@@ -173,7 +174,7 @@ def force_parked(context: Context) -> int:
     a status."""
     warps = context.warp_count * context.cta_count
     low = -1
-    for number in range(warps if context.faults != 0 else 0):
+    for number in range(warps if context.hazard_room != 0 else 0):
         at = lowest_parked(context.warps[number])
         if at >= 0 and (low < 0 or at < low):
             low = at
@@ -247,7 +248,7 @@ def run_warp(context: Context, state: Warp, number: int, quantum: int) -> int:
         if context.counting != 0:
             count_block(context, state, at, size)
             passed = state.passed_wait
-            if mask & passed and mask & ~passed and context.faults == 0:
+            if mask & passed and mask & ~passed and context.hazard_room == 0:
                 return APART
         last = block.last
         for k in range(block.first, last):
@@ -260,7 +261,7 @@ def run_warp(context: Context, state: Warp, number: int, quantum: int) -> int:
                     return status
         status = end_block(context, state, registers, block, at, mask)
         if status != 0:
-            context.current_pc = at if status == INDEX else last
+            context.current_pc = at if status in (INDEX, TRAP) else last
             return status
     return 0
 
@@ -319,7 +320,7 @@ def end_block(context: Context, state: Warp, registers: int, block: Block, at: i
     if end in (END_BARRIER, END_ARRIVE, END_REDUCE):
         return arrive(context, state, registers, block, at, taken, end)
     if end == END_STOP:
-        trace_trap(context, taken, at)
+        store64(context.scratch + SCRATCH_FAULTS, first_lane(taken))
         return TRAP
     if end == END_INDEXED:
         return go_by_index(context, state, registers, block, taken)

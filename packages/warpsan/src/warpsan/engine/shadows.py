@@ -2,7 +2,7 @@
 
 Such a register has a shadow row, whose bits are 1 for its undefined bits. If undefined bytes of shared memory are
 tracked, a row of origins follows: the pc, plus one, of the load or the store to shared memory that the bits came from,
-or 0 if the register was never set. A use of an undefined value is noted (:func:`warpsan.engine.suspects.note_reached`),
+or 0 if the register was never set. A use of an undefined value is noted (:func:`warpsan.engine.hazards.note_reached`),
 or ends the run.
 """
 
@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from functools import partial, reduce
 
 from warpsan.analysis.definedness import Undefined
-from warpsan.engine import layout
+from warpsan.engine import rules
 from warpsan.engine.assembler import Assembler, bits_of
+from warpsan.engine.hazards import note_fault, note_reached
 from warpsan.engine.lanes import WORD64, Lanes, where
 from warpsan.engine.layout import OPERANDS, RECORD_WORDS
 from warpsan.engine.operation import NativeOperation, OperationCode
-from warpsan.engine.suspects import note_fault, note_reached
 from warpsan.ptx.ir import Immediate, Register
 from warpsan.ptx.types import TYPES
 
@@ -164,7 +164,7 @@ def _greatest_of_warp(code: OperationCode) -> None:
 
 
 def use_registers(
-    asm: Assembler, names: Sequence[str], role: str, width: int = 0, *, fault: int = layout.NEVER_SET
+    asm: Assembler, names: Sequence[str], role: str, width: int = 0, *, fault: int = rules.NEVER_SET
 ) -> None:
     """Append records that note the lanes in which registers used in a role are undefined, or end the run there; for
     a stored register, the low ``width`` bits count. ``fault`` is the kind of fault if undefined bytes are not
@@ -207,7 +207,7 @@ def never_set(asm: Assembler, name: str, role: str, width: int = 0, *, forget: b
 
     def build(code: OperationCode) -> None:
         bad = _bad(code.source(2, looked_at)) & (code.source(1, "u32") == 0)
-        code.note(code.those(bad), note_fault, WORD64(layout.NEVER_SET), WORD64(0))
+        code.note(code.those(bad), note_fault, WORD64(rules.NEVER_SET), WORD64(0))
         if forget:
             shadow = code.source(0, type_)
             code.store(0, shadow & ~bad if type_ == "pred" else where(bad, shadow.like(0), shadow))

@@ -26,6 +26,7 @@ from warpsan.engine.maps import tensor_maps
 from warpsan.engine.memory import (
     BarrierState,
     Block,
+    HazardRow,
     MbarrierState,
     ProductInFlight,
     Row,
@@ -190,6 +191,7 @@ class State:
             "read_map": self.host.map_reader,
             "stack": self._room(decoded.stack_bytes * warps * ctas),
             "stack_bytes": decoded.stack_bytes,
+            "hazards": self._room(HazardRow.byte_size),
         }
         if setup.watchers:
             recorders = self.host.recorders
@@ -295,6 +297,7 @@ class State:
             "actors": actors,
             "columns": columns,
             "planes": planes,
+            "arrived_by": zeros(WARP * warps * layout.BARRIER_COUNT, np.int32),
             "clocks": zeros(columns),
             "vectors": zeros(actors * warps),
             "floors": zeros(warps),

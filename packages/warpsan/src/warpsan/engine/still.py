@@ -127,9 +127,9 @@ class StillFlow:
         for unit in self.machine.units.values():
             unit.exited()
 
-    def finish(self, *, stuck: bool) -> None:
-        """The launch has ended, or nothing can run."""
+    def finish(self) -> None:
+        """The launch has ended."""
         for unit in self.machine.units.values():
             unit.check_drained()
-        for observer in () if stuck else self.machine.observers:
+        for observer in self.machine.observers:
             observer.finish()

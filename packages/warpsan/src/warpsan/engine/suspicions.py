@@ -9,12 +9,10 @@ import numpy as np
 
 from warpsan.engine import layout
 from warpsan.engine.selection import Array
-from warpsan.errors import IllegalAccess, UnsupportedInstruction
+from warpsan.errors import SimError
 
 __all__ = ["Suspicions"]
 
-_CLUSTERS_OF_ARRIVALS = 8
-"""Number of clusters with a possibly broken barrier rule whose events are all recorded at first."""
 _GRANULES_OF_PLACE = 48
 """Number of suspicious granules of one instruction that are watched, evenly spread over all."""
 
@@ -39,10 +37,10 @@ class Suspicions:
         Further suspicious granules, by space, if an instruction has too many for rows.
     clusters : ndarray of uint8
         For each cluster as bits, whether it has such granules in shared memory, and whether it has more broken rules.
-    illegal : IllegalAccess, optional
-        The exception of the illegal access that ended the run, if no check records it.
-    refusal : UnsupportedInstruction, optional
-        The exception of the instruction that ended the run, if it is not modelled.
+    illegal : bool
+        Whether an illegal access ended the run, because no check records it.
+    ending : SimError, optional
+        The exception with which the run ended.
     """
 
     rows: Array
@@ -52,19 +50,19 @@ class Suspicions:
     unwritten: bool
     marks: dict[int, Array]
     clusters: Array
-    illegal: IllegalAccess | None = None
-    refusal: UnsupportedInstruction | None = None
+    illegal: bool = False
+    ending: SimError | None = None
 
     @property
     def pcs(self) -> set[int]:
         """The instructions with suspicious accesses."""
-        accesses = self.rows[~np.isin(self.rows[:, layout.SU_SPACE], (layout.AT_ARRIVAL, layout.AT_UNIT))]
+        accesses = self.rows[self.rows[:, layout.SU_SPACE] != layout.AT_UNIT]
         return {self.places[int(record)] for record in np.unique(accesses[:, layout.SU_RECORD])}
 
     @property
     def complete(self) -> bool:
         """Whether all hazards are already noted."""
-        return not len(self.rows) and not self.status
+        return not len(self.rows)
 
     @property
     def beside(self) -> bool:
@@ -79,18 +77,12 @@ class Suspicions:
         more = np.flatnonzero(self.clusters & 2) if closely else ()
         return np.union1d(rules[:, layout.SU_CLUSTER], more).astype(np.int64)
 
-    def arrivals(self, *, closely: bool) -> Array:
-        """Clusters in which a rule of barriers may be broken: some, or ``closely`` all."""
-        arrivals = self.rows[self.rows[:, layout.SU_SPACE] == layout.AT_ARRIVAL]
-        clusters: Array = np.unique(arrivals[:, layout.SU_CLUSTER])
-        return clusters if closely else clusters[:_CLUSTERS_OF_ARRIVALS]
-
     def watched(self, reported: Collection[int], *, closely: bool) -> Iterator[Array]:
         """Rows of the places to watch, of instructions that are not ``reported``: some of each instruction and
         space, in the first cluster that has any; ``closely``, all of them."""
         rows = self.rows
         for record in np.unique(rows[:, layout.SU_RECORD]):
-            if record >= 0 and self.places[int(record)] in reported:
+            if self.places[int(record)] in reported:
                 continue
             for space in (layout.IN_SHARED, layout.IN_GLOBAL):
                 mine = rows[(rows[:, layout.SU_RECORD] == record) & (rows[:, layout.SU_SPACE] == space)]

@@ -67,7 +67,6 @@ from warpsan.engine.layout import (
     TRACE_MEETING,
     TRACE_REGISTERS,
     TRACE_STEP,
-    TRACE_TRAP,
     TRANSPOSED_ROWS,
 )
 from warpsan.engine.mbarriers import cta_of, offset_of
@@ -90,7 +89,6 @@ __all__ = [
     "trace_meeting",
     "trace_registers",
     "trace_step",
-    "trace_trap",
 ]
 
 
@@ -168,12 +166,6 @@ def trace_exit(context: Context, mask: int) -> None:
     """Lanes exit."""
     if context.trace != 0:
         new_event(context, TRACE_EXIT, EVENT_WORDS, mask, 0)
-
-
-def trace_trap(context: Context, mask: int, block: int) -> None:
-    """Lanes end the launch, by the end of a block."""
-    if context.trace != 0:
-        new_event(context, TRACE_TRAP, EVENT_WORDS, mask, block)
 
 
 def trace_landing(context: Context, mask: int, number: int) -> None:

@@ -1,9 +1,9 @@
-"""Records that track undefined registers, for the ``memory`` check (:mod:`warpsan.checks.registers`).
+"""Records that track undefined registers, for the ``memory`` check (:mod:`warpsan.report.undefined`).
 
 Instructions that move bits are also executed on shadows (:mod:`.shadows`); results of other instructions are undefined
 as a whole if an operand is. If undefined bytes of memory are tracked, they are tracked through products and stores to
 shared memory too. A branch that only selects values then makes these undefined at its reconvergence point
-(:mod:`warpsan.checks.undefined_reads`).
+(:mod:`warpsan.report.undefined`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from warpsan.analysis.definedness import Undefined, computes, follows_load, is_followed, stores_shared, writes
 from warpsan.analysis.fusion import registers_in
-from warpsan.engine import layout
+from warpsan.engine import rules
 from warpsan.engine.assembler import HANDLERS, Assembler
 from warpsan.engine.lanes import Lanes, where
 from warpsan.engine.layout import OPERANDS, RECORD_WORDS
@@ -317,7 +317,7 @@ def _uses(asm: Assembler, instruction: Instruction, reads: frozenset[str]) -> No
         role = "as an address" if address else "as a stored value" if stores else "as an operand"
         if accumulates and place == 0:
             continue
-        fault = layout.STORED_UNSET if stores_shared(instruction) and not address else layout.NEVER_SET
+        fault = rules.STORED_UNSET if stores_shared(instruction) and not address else rules.NEVER_SET
         use_registers(asm, names, role, 0 if address else width, fault=fault)
     if accumulates:  # they count if scale-d holds
         before, asm.guard = asm.guard, asm.source(instruction.operands[3], "pred") | 1

@@ -1,32 +1,37 @@
 """Ends of blocks in asynchronous kernels: waits for mbarriers, cluster barriers and registers: machine code
 (:mod:`~warpsan.engine.translate`).
 
-The rules are those of :mod:`warpsan.replay.mbarrier`, :mod:`~warpsan.replay.cluster` and
-:mod:`~warpsan.replay.setmaxnreg`.
+A block has at most the registers that it can have been launched with (PTX ISA, "setmaxnreg"); a request in the wrong
+direction changes nothing. The rules of mbarriers are those of :mod:`warpsan.replay.mbarrier`.
 """
 
 from __future__ import annotations
 
 from warpsan.engine.clocks import acquire, publish, release_fenced, release_to, vector_of
 from warpsan.engine.context import Context
+from warpsan.engine.hazards import add_hazard, break_rule, hazard_row, note_fault
 from warpsan.engine.layout import (
     APART,
     AT_CLUSTER,
     AT_MBARRIER,
-    CLUSTER_RULE,
     END_EXIT,
     FOR_REGISTERS,
     MBARRIER_RULE,
     PARKED,
-    PARTIAL_WARP,
     READY,
-    REGISTER_RULE,
 )
 from warpsan.engine.mbarriers import cta_of, mbarrier_at, mbarrier_instruction, offset_of, pass_on, use_mbarrier
 from warpsan.engine.memory import Block, MbarrierState, Path, Warp
-from warpsan.engine.parts import add_part
+from warpsan.engine.parts import add_part, begin_wait
+from warpsan.engine.rules import (
+    ARRIVES_TWICE_IN_CLUSTER,
+    PARTIAL_WARP,
+    REGISTERS_WOULD_GROW,
+    REGISTERS_WOULD_SHRINK,
+    WAITS_WITHOUT_ARRIVAL,
+)
 from warpsan.engine.structs import Ptr, i64
-from warpsan.engine.suspects import broken_rule, current_instruction, first_lane, note_fault
+from warpsan.engine.suspects import broken_rule, current_instruction, first_lane
 from warpsan.engine.watch.releases import take_rows
 from warpsan.engine.words import load32, load64, popcount, store32
 
@@ -65,7 +70,7 @@ def wait_for_phase(context: Context, registers: int, block: Block, part: Path) -
     if status != 0:
         return status
     apart = others_go_on(context, mask) if context.counting != 0 else 0
-    if (apart == 2 or (apart == 1 and context.early != 0)) and context.faults == 0:
+    if (apart == 2 or (apart == 1 and context.early != 0)) and context.hazard_room == 0:
         return APART
     row, offset = block.end_a, block.end_b
     mbarrier_instruction(context, registers, row, offset, mask, block.end_pc)
@@ -85,7 +90,7 @@ def wait_for_phase(context: Context, registers: int, block: Block, part: Path) -
         return 0
     store32(result, load32(result) & ~mask)
     state.passed_wait &= ~mask
-    part.status = AT_MBARRIER
+    begin_wait(context, part, AT_MBARRIER)
     part.mbarrier = entry
     part.more = asked
     part.came_from = block
@@ -130,10 +135,10 @@ def arrive_in_cluster(context: Context, state: Warp, block: Block, mask: int) ->
         if mask >> lane & 1:
             place = state.cluster_arrivals + 4 * lane
             arrivals = load32(place)
-            again += arrivals > load32(state.cluster_waits + 4 * lane)
+            again |= (arrivals > load32(state.cluster_waits + 4 * lane)) << lane
             store32(place, arrivals + 1)
     current_instruction(context, block.end_pc)
-    status = broken_rule(context, CLUSTER_RULE) if again else 0
+    status = break_rule(context, ARRIVES_TWICE_IN_CLUSTER, again) if again else 0
     if status != 0:
         return status
     cluster, relaxed = state.cta // context.cluster_size, block.end_a
@@ -158,16 +163,16 @@ def wait_in_cluster(context: Context, state: Warp, block: Block, at: int, taken:
         for lane in range(32):
             waits = state.cluster_waits + 4 * lane
             if left >> lane & 1 and load32(state.cluster_arrivals + 4 * lane) == arrivals:
-                never += arrivals <= load32(waits)
+                never |= (arrivals <= load32(waits)) << lane
                 store32(waits, arrivals)
                 same |= 1 << lane
         left &= ~same
-        status = broken_rule(context, CLUSTER_RULE) if never else 0
+        status = break_rule(context, WAITS_WITHOUT_ARRIVAL, never) if never else 0
         if status != 0:
             return status
         part = add_part(state, at + 1, same, READY)
         if context.cluster_phase[cluster] < arrivals:
-            part.status = AT_CLUSTER
+            begin_wait(context, part, AT_CLUSTER)
             part.more = arrivals
         else:
             leave_cluster_barrier(context, context.current)
@@ -223,11 +228,14 @@ def ask_for_registers(context: Context, state: Warp, block: Block, part: Path) -
         return note_fault(context, context.current_record, mask, PARTIAL_WARP, 0)
     wanted, held = block.end_a, state.held_registers
     if (held > wanted) if block.end_b else (held < wanted):
-        if block.end_c == 0:  # no change
+        if block.end_c == 0 or context.checked == 0:  # no change
             return 0
-        current_instruction(context, block.end_pc)
-        return broken_rule(context, REGISTER_RULE)
-    part.status = FOR_REGISTERS
+        rule = REGISTERS_WOULD_SHRINK if block.end_b else REGISTERS_WOULD_GROW
+        row = hazard_row(context, context.records[context.record_count + block.end_pc], rule, mask)
+        row.expected = wanted
+        row.found = held
+        return add_hazard(context, row)
+    begin_wait(context, part, FOR_REGISTERS)
     part.more = wanted
     cta, warps = state.cta, context.warp_count
     for turn in range(2):  # releases first

@@ -151,7 +151,7 @@ def _register_count(mods: Mods) -> int:
     return number.value
 
 
-@form("setmaxnreg", words=("sync", "aligned", "u32"))
+@form("setmaxnreg", words=("sync", "aligned", "u32"), role="")
 class RegisterCount(Form):
     """A request for more registers of each thread, or a release of some."""
 

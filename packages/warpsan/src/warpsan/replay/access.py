@@ -4,33 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from warpsan.engine.machine import Machine
 from warpsan.engine.observer import Access
 from warpsan.engine.selection import Array, Indices, Mask, Selection, indices, subset
-from warpsan.errors import IllegalAccess, UnsupportedInstruction
+from warpsan.errors import UnsupportedInstruction
 from warpsan.host.memory import GLOBAL_BASE, LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS, Space
 from warpsan.ptx.ir import Address, Instruction, Operand, Register, Symbol
 from warpsan.ptx.types import TYPES
 from warpsan.replay.decoder import Decoder
+from warpsan.report.endings import illegal_access
 
-__all__ = ["Accessor", "address_register", "illegal_access"]
+__all__ = ["Accessor", "address_register"]
 
 _WINDOWS = {SHARED_BASE >> WINDOW_BITS: "shared", LOCAL_BASE >> WINDOW_BITS: "local"}
 _USUALLY_EXITED = "usually a missing barrier.cluster before the end of the kernel"
 _NOWHERE: Indices = np.empty(0, np.int64)
 _BASES = {"global": GLOBAL_BASE, "shared": SHARED_BASE, "local": LOCAL_BASE}
-
-
-def illegal_access(
-    machine: Machine, kind: str, space: str, instruction: Instruction, lane: int, offset: int
-) -> IllegalAccess:
-    """The exception for a lane's illegal access, if no check records it."""
-    block, thread = machine.where(lane)
-    source = machine.source(instruction)
-    return IllegalAccess(
-        f"{kind} access to {space} memory at offset {offset} by {instruction.text} at PTX line {instruction.line}"
-        f"{f' ({source})' if source else ''}, block {block}, thread {thread}"
-    )
 
 
 def address_register(decoder: Decoder, instruction: Instruction, operand: Operand) -> tuple[Array, int]:
@@ -160,7 +148,7 @@ class Accessor:
         lanes = subset(sel, bad)
         if not any(observer.records_faults for observer in self.observers):
             lane, first = int(indices(lanes)[0]), int(offset[bad][0])
-            raise illegal_access(self.machine, kind, space.name, self.instruction, lane, first)
+            raise illegal_access(self.machine, kind, self.instruction, space.name, first, *self.machine.where(lane))
         suppressed = Access(space, offset[bad], _NOWHERE, width, lanes, self.instruction)
         for observer in self.observers:
             observer.fault(kind, suppressed)

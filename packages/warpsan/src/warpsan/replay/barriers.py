@@ -12,17 +12,8 @@ import numpy as np
 
 from warpsan.engine.machine import AsyncUnit, Machine
 from warpsan.engine.selection import WARP, Indices, Mask, Selection, count, indices, subset
-from warpsan.errors import Deadlock
-from warpsan.ptx.ir import Instruction
-from warpsan.replay.barrier_rules import BarrierRules
 
 __all__ = ["Barriers"]
-
-
-@dataclass
-class _BarrierWait:
-    sel: Selection
-    instruction: Instruction
 
 
 @dataclass
@@ -30,7 +21,7 @@ class _Barrier:
     arrived: Indices
     expected: Indices
     """Threads that complete the barrier in each CTA; 0 means all live threads."""
-    waiting: list[_BarrierWait] = field(default_factory=list)
+    waiting: list[Selection] = field(default_factory=list)
 
 
 class Barriers(AsyncUnit):
@@ -40,29 +31,16 @@ class Barriers(AsyncUnit):
         self.machine = machine
         self.barriers: dict[int, _Barrier] = {}
         self.completed = 0
-        self.rules = BarrierRules(machine) if machine.observers else None
 
     def reset(self) -> None:
         """Clear all arrivals, for a new chunk of CTAs."""
         self.barriers.clear()
-        if self.rules is not None:
-            self.rules.reset()
 
-    def arrive(
-        self,
-        sel: Selection,
-        name: int,
-        threads: int,
-        instruction: Instruction,
-        *,
-        waits: bool = True,
-    ) -> None:
+    def arrive(self, sel: Selection, name: int, threads: int, *, waits: bool = True) -> None:
         """Lanes arrive at barrier ``name`` (and wait). 0 ``threads`` is the whole CTA."""
         machine = self.machine
         for observer in machine.observers:
             observer.release(("bar", name), sel)
-        if self.rules is not None:
-            self.rules.check_operands(sel, name, threads, instruction, waits)
         whole = count(sel) == machine.lanes and threads in (0, machine.warps * WARP)
         if whole and name not in self.barriers and machine.live.all():
             self.completed += machine.n_cta
@@ -73,8 +51,6 @@ class Barriers(AsyncUnit):
             zeros = np.zeros(machine.n_cta, dtype=np.int64)
             barrier = self.barriers[name] = _Barrier(zeros, zeros.copy())
         lanes = indices(sel)
-        if self.rules is not None:
-            self.rules.arrive(lanes, name, threads, instruction)
         if threads:  # counted in warps: a warp's arrival counts for all its threads
             lanes_counted = np.unique(lanes // WARP) * WARP
             barrier.arrived += WARP * np.bincount(machine.cta[lanes_counted], minlength=machine.n_cta)
@@ -82,7 +58,7 @@ class Barriers(AsyncUnit):
             barrier.arrived += np.bincount(machine.cta[lanes], minlength=machine.n_cta)
         barrier.expected[machine.cta[lanes]] = threads
         if waits:
-            barrier.waiting.append(_BarrierWait(sel, instruction))
+            barrier.waiting.append(sel)
         self.release(name)
 
     def release(self, name: int) -> None:
@@ -94,16 +70,14 @@ class Barriers(AsyncUnit):
         if not done.any():
             return
         self.completed += int(done.sum())
-        if self.rules is not None:
-            self.rules.complete(name, done, barrier.arrived, need)
         freed: list[Selection] = []
-        waiting: list[_BarrierWait] = []
-        for entry in barrier.waiting:
-            mask = done[machine.cta[entry.sel]]
+        waiting: list[Selection] = []
+        for sel in barrier.waiting:
+            mask = done[machine.cta[sel]]
             if mask.any():
-                freed.append(entry.sel if mask.all() else subset(entry.sel, mask))
+                freed.append(sel if mask.all() else subset(sel, mask))
             if not mask.all():
-                waiting.append(_BarrierWait(subset(entry.sel, ~mask), entry.instruction))
+                waiting.append(subset(sel, ~mask))
         self._pass_on(name, freed, done)
         barrier.waiting = waiting
         barrier.arrived[done] = 0
@@ -121,24 +95,3 @@ class Barriers(AsyncUnit):
         """Some threads have exited: barriers that waited only for them are complete."""
         for name in list(self.barriers):
             self.release(name)
-
-    def check_drained(self) -> None:
-        """Raise Deadlock if lanes still wait when nothing else can run."""
-        for name, barrier in self.barriers.items():
-            if self.rules is not None and barrier.waiting:
-                self.rules.drained(name, np.concatenate([indices(entry.sel) for entry in barrier.waiting]))
-        for name, barrier in sorted(self.barriers.items()):
-            for entry in barrier.waiting:
-                lane = int(indices(entry.sel)[0])
-                cta = int(self.machine.cta[lane])
-                block, thread = self.machine.where(lane)
-                need = int(barrier.expected[cta]) or int(
-                    np.count_nonzero(self.machine.live & (self.machine.cta == cta))
-                )
-                source = self.machine.source(entry.instruction)
-                raise Deadlock(
-                    f"{entry.instruction.text} on barrier {name} at PTX line {entry.instruction.line}"
-                    f"{f' ({source})' if source else ''}: block {block} has "
-                    f"{int(barrier.arrived[cta])} of {need} threads there, "
-                    f"and no thread that could still arrive (thread {thread} is among those waiting)"
-                )

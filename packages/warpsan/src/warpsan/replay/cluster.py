@@ -6,14 +6,11 @@ the phase in which it arrived.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from warpsan.checks.orders import arrival_order
+from warpsan.checks.orders import MemoryOrder, arrival_order
 from warpsan.engine.machine import AsyncUnit, Machine
-from warpsan.engine.selection import Mask, Selection, indices, subset
-from warpsan.errors import Deadlock
+from warpsan.engine.selection import Selection, subset
 from warpsan.ptx.grammar import form_of
 from warpsan.ptx.ir import Instruction
 from warpsan.ptx.synchronising import ClusterAction
@@ -22,12 +19,6 @@ from warpsan.replay.decoder import Decoder, Step, opcode
 __all__: list[str] = []
 
 _ARRIVED, _COMPLETE = ("cluster", "arrived"), ("cluster", "complete")
-
-
-@dataclass
-class _ClusterWait:
-    sel: Selection
-    instruction: Instruction
 
 
 class _ClusterBarrier(AsyncUnit):
@@ -40,8 +31,7 @@ class _ClusterBarrier(AsyncUnit):
         self.arrived = np.zeros(clusters, dtype=np.int64)
         self.phase = np.zeros(clusters, dtype=np.int64)
         self.arrivals = np.zeros(machine.lanes, dtype=np.int64)
-        self.waits = np.zeros(machine.lanes, dtype=np.int64)
-        self.waiting: list[_ClusterWait] = []
+        self.waiting: list[Selection] = []
 
     @staticmethod
     def of(machine: Machine) -> _ClusterBarrier:
@@ -53,33 +43,23 @@ class _ClusterBarrier(AsyncUnit):
 
     def reset(self) -> None:
         """Reset: no arrivals."""
-        for counts in (self.arrived, self.phase, self.arrivals, self.waits):
+        for counts in (self.arrived, self.phase, self.arrivals):
             counts.fill(0)
         self.waiting.clear()
 
-    def arrive(self, sel: Selection, instruction: Instruction) -> None:
+    def arrive(self, sel: Selection, order: MemoryOrder) -> None:
         """Lanes arrive."""
-        order = arrival_order(instruction)
         home = self.cluster[sel] * self.machine.cluster_size
-        self._expect(sel, self.arrivals[sel] > self.waits[sel], instruction, "arrives twice without a wait between")
         for observer in self.machine.observers:
             observer.release(_ARRIVED, sel, home, order)
         self.arrivals[sel] += 1
         self.arrived += np.bincount(self.cluster[sel], minlength=len(self.arrived))
         self.exited()
 
-    def wait(self, sel: Selection, instruction: Instruction) -> None:
+    def wait(self, sel: Selection) -> None:
         """Lanes wait for the end of the phase in which they arrived."""
-        self._expect(sel, self.arrivals[sel] <= self.waits[sel], instruction, "waits without having arrived")
-        self.waits[sel] = self.arrivals[sel]
-        self.waiting.append(_ClusterWait(sel, instruction))
+        self.waiting.append(sel)
         self._release()
-
-    def _expect(self, sel: Selection, wrong: Mask, instruction: Instruction, what: str) -> None:
-        if wrong.any():
-            usually = "each barrier.cluster.arrive has one barrier.cluster.wait of the same thread"
-            for observer in self.machine.observers:
-                observer.misuse("cluster", subset(sel, wrong), instruction, f"a thread {what}", usually)
 
     def exited(self) -> None:
         """Clusters whose threads have all arrived or exited begin the next phase."""
@@ -98,34 +78,22 @@ class _ClusterBarrier(AsyncUnit):
 
     def _release(self) -> None:
         """Remove the lanes whose phase is complete from the waiting lanes."""
-        waiting: list[_ClusterWait] = []
-        for entry in self.waiting:
-            over = self.phase[self.cluster[entry.sel]] >= self.arrivals[entry.sel]
+        waiting: list[Selection] = []
+        for sel in self.waiting:
+            over = self.phase[self.cluster[sel]] >= self.arrivals[sel]
             if over.any():
-                free = entry.sel if over.all() else subset(entry.sel, over)
+                free = sel if over.all() else subset(sel, over)
                 for observer in self.machine.observers:
                     observer.acquire(_COMPLETE, free, self.cluster[free] * self.machine.cluster_size)
             if not over.all():
-                waiting.append(_ClusterWait(subset(entry.sel, ~over), entry.instruction))
+                waiting.append(subset(sel, ~over))
         self.waiting = waiting
-
-    def check_drained(self) -> None:
-        """Raise Deadlock if lanes still wait when nothing else can run."""
-        for entry in self.waiting:
-            lane = int(indices(entry.sel)[0])
-            cluster, (block, thread) = int(self.cluster[lane]), self.machine.where(lane)
-            alive = int(np.count_nonzero(self.machine.live & (self.cluster == cluster)))
-            source = self.machine.source(entry.instruction)
-            raise Deadlock(
-                f"{entry.instruction.text} at PTX line {entry.instruction.line}{f' ({source})' if source else ''}: the "
-                f"cluster of block {block} has {int(self.arrived[cluster])} of {alive} threads at its barrier in phase "
-                f"{int(self.phase[cluster])}, and no thread that could still arrive (thread {thread} is among those "
-                f"waiting)"
-            )
 
 
 @opcode("barrier.cluster")
 def _barrier_cluster(decoder: Decoder, instruction: Instruction) -> Step:
     unit = _ClusterBarrier.of(decoder.machine)
-    act = unit.wait if form_of(instruction, ClusterAction).action == "wait" else unit.arrive
-    return lambda sel: act(sel, instruction)
+    if form_of(instruction, ClusterAction).action == "wait":
+        return unit.wait
+    order = arrival_order(instruction)
+    return lambda sel: unit.arrive(sel, order)

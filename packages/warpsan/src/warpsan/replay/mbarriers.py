@@ -15,7 +15,7 @@ from warpsan.checks.orders import MemoryOrder
 from warpsan.engine.machine import AsyncUnit, Machine
 from warpsan.engine.observer import CompletionBarrier
 from warpsan.engine.selection import Array, Indices, Mask, Selection, indices, subset
-from warpsan.errors import Deadlock, IllegalAccess
+from warpsan.errors import IllegalAccess
 from warpsan.ptx.ir import Instruction
 
 __all__ = ["PENDING_BITS", "MbarrierWait", "Mbarriers"]
@@ -229,17 +229,3 @@ class Mbarriers(AsyncUnit):
         """The phase that these lanes wait for is complete."""
         for observer in self.machine.observers:
             observer.leave(CompletionBarrier(entry.offset, entry.home), entry.sel, entry.order)
-
-    def check_drained(self) -> None:
-        """Raise Deadlock if lanes still wait when nothing else can run."""
-        for entry in self.waiting:
-            objects, home = self.objects[entry.offset], int(entry.home[0])
-            block, thread = self.machine.where(int(indices(entry.sel)[0]))
-            source = self.machine.source(entry.instruction)
-            raise Deadlock(
-                f"{entry.instruction.text} at PTX line {entry.instruction.line}{f' ({source})' if source else ''}: the "
-                f"mbarrier at offset {entry.offset} of shared memory is in phase {int(objects.phase[home])}, with "
-                f"{int(objects.pending[home])} of {int(objects.expected[home])} arrivals and "
-                f"{int(objects.bytes[home])} bytes still to come, and nothing that could complete it "
-                f"(thread {thread} of block {block} waits for the end of phase {int(entry.phase[0])})"
-            )

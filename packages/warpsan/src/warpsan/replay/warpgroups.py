@@ -17,7 +17,6 @@ import numpy as np
 from warpsan.analysis.fusion import registers_read, registers_written
 from warpsan.engine.machine import AsyncUnit, Machine
 from warpsan.engine.selection import WARP, Array, Indices, Mask, Selection, indices, merge, split_groups, subset
-from warpsan.errors import Deadlock
 from warpsan.ptx.grammar import has_form
 from warpsan.ptx.ir import Instruction, Register, Vector
 from warpsan.ptx.synchronising import Product
@@ -157,19 +156,6 @@ class Warpgroups(AsyncUnit):
             return [sel]
         place = lanes // self.span
         return [subset(sel, place == number) for number in range(first, last + 1) if number in place]
-
-    def check_drained(self) -> None:
-        """Raise Deadlock if a warpgroup is incomplete and no thread can arrive any more."""
-        for instruction, sel in self.waiting.values():
-            lane = int(indices(sel)[0])
-            block, thread = self.machine.where(lane)
-            there = int(np.count_nonzero(self.number[sel] == self.number[lane]))
-            source = self.machine.source(instruction)
-            raise Deadlock(
-                f"{instruction.text} at PTX line {instruction.line}{f' ({source})' if source else ''} needs all "
-                f"{_LANES} threads of a warpgroup: {there} of that of thread {thread} in block {block} are there, and "
-                "the others cannot come"
-            )
 
     # ---- products ---------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from warpsan.engine.selection import WARP, Array, Indices, Selection, count, indices
+from warpsan.engine.selection import WARP, Array, Indices, Selection, count, indices, split_warps
 from warpsan.errors import UnsupportedInstruction
 from warpsan.ptx.grammar import Form, form_of
 from warpsan.ptx.ir import Address, Immediate, Instruction, Operand, Register, Vector
@@ -17,7 +17,6 @@ from warpsan.replay.decoder import Decoder, Step, opcode
 from warpsan.replay.matrix_descriptor import BASE_OFFSET, CHUNK, chunk_offsets
 from warpsan.replay.product_registers import ProductRegisters
 from warpsan.replay.warpgroups import GROUP_WARPS, Flight, Reading, Warpgroups
-from warpsan.replay.whole_warps import whole_warps
 
 __all__: list[str] = []
 
@@ -135,10 +134,9 @@ def _wgmma(decoder: Decoder, instruction: Instruction) -> Step:
     """``wgmma.fence`` and ``wgmma.commit_group``, of each warp separately."""
     unit = Warpgroups.of(decoder.machine)
     act = unit.fence if form_of(instruction, Form).name == "wgmma.fence" else unit.commit
-    whole = whole_warps(decoder, instruction)
 
     def step(sel: Selection) -> None:
-        lanes = whole(sel)
+        lanes, _ = split_warps(sel)
         if lanes is not None:
             act(lanes)
 

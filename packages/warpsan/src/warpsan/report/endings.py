@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from warpsan.engine.machine import Machine
-from warpsan.engine.selection import Selection, indices
-from warpsan.errors import Deadlock, IllegalAccess, KernelTrap, StepLimit
+from warpsan.errors import IllegalAccess, KernelTrap, StepLimit
 from warpsan.host.geometry import Dim3
 from warpsan.ptx.ir import Instruction
 from warpsan.ptx.linking import branch_targets
+from warpsan.report.hazard_log import Sources
 
-__all__ = ["calls_nothing", "index_beyond", "polls_in_vain", "too_deep", "too_many_steps", "trapped"]
-
-_MAY_WAIT = "blocks run in any order, and one may only wait for others if all are resident"
-_USUALLY_PROGRESS = (
-    "use a cooperative launch, or let blocks take their work by an atomic counter and wait only for those before them"
-)
+__all__ = ["calls_nothing", "illegal_access", "index_beyond", "too_deep", "too_many_steps", "trapped"]
 
 
 def index_beyond(instruction: Instruction, index: int, block: Dim3, thread: Dim3) -> IllegalAccess:
@@ -33,10 +27,20 @@ def calls_nothing(instruction: Instruction, address: int, block: Dim3, thread: D
     )
 
 
-def trapped(machine: Machine, instruction: Instruction, lane: int) -> KernelTrap:
+def illegal_access(
+    sources: Sources, kind: str, instruction: Instruction, space: str, offset: int, block: Dim3, thread: Dim3
+) -> IllegalAccess:
+    """The exception for a thread's illegal access, if no check records it."""
+    source = sources.source(instruction)
+    return IllegalAccess(
+        f"{kind} access to {space} memory at offset {offset} by {instruction.text} at PTX line {instruction.line}"
+        f"{f' ({source})' if source else ''}, block {block}, thread {thread}"
+    )
+
+
+def trapped(sources: Sources, instruction: Instruction, block: Dim3, thread: Dim3) -> KernelTrap:
     """The exception for a trap."""
-    block, thread = machine.where(lane)
-    source = machine.source(instruction)
+    source = sources.source(instruction)
     return KernelTrap(
         f"{instruction.text} at PTX line {instruction.line}{f' ({source})' if source else ''}, "
         f"by block {block}, thread {thread}"
@@ -48,19 +52,6 @@ def too_many_steps(most: int, line: int) -> StepLimit:
     return StepLimit(
         f"more than {most} steps, now at PTX line {line}: an endless loop, or a launch that needs a larger max_steps"
     )
-
-
-def polls_in_vain(machine: Machine, instruction: Instruction, sel: Selection) -> Deadlock:
-    """The exception for a deadlock in polling: all runnable lanes wait by ``instruction``. Also a hazard if unstarted
-    blocks might release them.
-    """
-    where, thread = machine.where(int(indices(sel)[0]))
-    what = "polls for what no thread that has begun can write any more"
-    if machine.geometry.ctas > machine.n_cta:
-        for observer in machine.observers:
-            observer.misuse("progress", sel, instruction, f"{what}: {_MAY_WAIT}", _USUALLY_PROGRESS)
-    place = f"thread {thread} of block {where}"
-    return Deadlock(f"{place} {what} (PTX line {instruction.line}), and so does every other that could run")
 
 
 def too_deep(instruction: Instruction, depth: int, block: Dim3, thread: Dim3) -> IllegalAccess:

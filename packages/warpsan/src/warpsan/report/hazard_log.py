@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -14,7 +16,43 @@ from warpsan.host.geometry import Dim3
 from warpsan.ptx.ir import Entry, Instruction, PtxModule
 from warpsan.report.hazards import KINDS, ConflictingAccess, Hazard, Note
 
-__all__ = ["HazardLog", "conflicting_access_at", "conflicting_access_of", "unwaited_copies"]
+__all__ = [
+    "HazardLog",
+    "Place",
+    "Sources",
+    "Wording",
+    "conflicting_access_at",
+    "conflicting_access_of",
+    "unwaited_copies",
+]
+
+
+@dataclass(frozen=True)
+class Wording:
+    """The text of a hazard: the error, with ``{other}`` in place of the conflicting access, and its usual cause."""
+
+    what: str
+    advice: str = ""
+    other: ConflictingAccess | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A thread of a launch, and its warp's number in the block."""
+
+    block: Dim3
+    thread: Dim3
+    warp: int
+
+
+class Sources(Protocol):
+    """The source text of a launch's instructions."""
+
+    def source(self, instruction: Instruction) -> str:
+        """As :func:`~warpsan.engine.machine.source_of`."""
+
+    def frames(self, instruction: Instruction) -> tuple[str, ...]:
+        """As :func:`~warpsan.engine.machine.frames_of`."""
 
 
 class HazardLog:
@@ -37,20 +75,27 @@ class HazardLog:
 
         ``{other}`` in ``what`` stands for the conflicting access.
         """
+        block, thread = machine.where(lane)
+        place = Place(block, thread, machine.warp_of(lane))
+        self.put(machine, kind, instruction, place, Wording(what, usually, other))
+
+    def put(self, sources: Sources, kind: str, instruction: Instruction, place: Place, wording: Wording) -> None:
+        """Record a hazard of a thread at an instruction; later ones of the same kind and instruction are dropped."""
         assert kind in KINDS, f"no such kind of hazard: {kind}"
         if (kind, instruction.pc) in self._hazards:
             return
-        block, thread = machine.where(lane)
-        source = machine.source(instruction)
-        place = f"{source}, " if source else ""
-        described = what.replace("{other}", str(other))
-        where = f"{instruction.text} at {place}PTX line {instruction.line}; block {block}, thread {thread}"
-        message = f"{kind}: {described} ({where})"
-        if usually:
-            message += f"; {usually}"
+        source = sources.source(instruction)
+        described = wording.what.replace("{other}", str(wording.other))
+        at = f"{source}, " if source else ""
+        message = (
+            f"{kind}: {described} ({instruction.text} at {at}PTX line {instruction.line}; block {place.block}, "
+            f"thread {place.thread})"
+        )
+        if wording.advice:
+            message += f"; {wording.advice}"
         self._hazards[kind, instruction.pc] = Hazard(
-            *(kind, message, instruction.pc, instruction.line, source, block, thread, other),
-            *(instruction.text, what, usually, machine.frames(instruction)),
+            *(kind, message, instruction.pc, instruction.line, source, place.block, place.thread, wording.other),
+            *(instruction.text, wording.what, wording.advice, sources.frames(instruction)),
         )
 
     def seen(self, kind: str, instruction: Instruction) -> bool:
@@ -78,7 +123,7 @@ class HazardLog:
 
 
 def conflicting_access_of(
-    machine: Machine,
+    sources: Sources,
     instruction: Instruction,
     *,
     block: Dim3 | None = None,
@@ -86,8 +131,8 @@ def conflicting_access_of(
     thread: Dim3 | None = None,
     note: str = "",
 ) -> ConflictingAccess:
-    """An instruction of a machine's entry as a conflicting access."""
-    source, frames = machine.source(instruction), machine.frames(instruction)
+    """An instruction of a launch's entry as a conflicting access."""
+    source, frames = sources.source(instruction), sources.frames(instruction)
     place = instruction.text, instruction.pc, instruction.line, source
     return ConflictingAccess(*place, block, warp, thread, note, frames)
 

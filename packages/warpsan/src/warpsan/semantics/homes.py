@@ -3,7 +3,7 @@ is computed (:mod:`warpsan.checks.provenance`). The buffer depends on the launch
 
 from __future__ import annotations
 
-from warpsan.engine import layout
+from warpsan.engine import layout, rules
 from warpsan.engine.access import located, note_lanes
 from warpsan.engine.assembler import Assembler, Constant
 from warpsan.engine.operation import NativeOperation, OperationCode
@@ -30,6 +30,6 @@ def keep_in_buffer(
             window = address >> WINDOW_BITS
             strays = strays & (window != SHARED_BASE >> WINDOW_BITS) & (window != LOCAL_BASE >> WINDOW_BITS)
         offsets = address - GLOBAL_BASE
-        note_lanes(code, code.those(strays), offsets, offsets.like(width), layout.OUT_OF_BOUNDS, layout.IN_GLOBAL)
+        note_lanes(code, code.those(strays), offsets, offsets.like(width), rules.OUT_OF_BOUNDS, layout.IN_GLOBAL)
 
     asm.record(NativeOperation(f"home.{space}.{bits}.{width}", build), [row, offset, *bounds])

@@ -7,15 +7,15 @@ from typing import Any
 
 from llvmlite import ir
 
-from warpsan.engine import layout
+from warpsan.engine import layout, rules
 from warpsan.engine.access import gather, note_lanes
 from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.clocks import lanes_meet
 from warpsan.engine.groups import REDUCTIONS, reduce_groups
+from warpsan.engine.hazards import note_fault
 from warpsan.engine.lanes import WORD32, WORD64, Lanes, where
 from warpsan.engine.layout import WARP
 from warpsan.engine.operation import NativeOperation, OperationCode
-from warpsan.engine.suspects import note_fault
 from warpsan.engine.trace import trace_meeting
 from warpsan.ptx.ir import Instruction, Symbol
 from warpsan.ptx.modifiers import Mods, require
@@ -34,7 +34,7 @@ def _members(code: OperationCode, k: int) -> Lanes:
     absent = code.spread(b.and_(live, b.not_(code.mask)), "u32")
     own = mask.each("u32", [1 << lane for lane in range(WARP)])
     missing = mask & absent
-    for bad, kind in ((missing != 0, layout.NAMES_ABSENT), ((mask & own) == 0, layout.LEAVES_OUT)):
+    for bad, kind in ((missing != 0, rules.NAMES_ABSENT), ((mask & own) == 0, rules.LEAVES_OUT)):
         note_lanes(code, code.those(bad), mask.to("s64"), missing.to("s64"), kind, 0)
     return mask & code.spread(code.mask, "u32")
 
@@ -43,7 +43,7 @@ def needs_whole_warp(code: OperationCode) -> None:
     """A missing lane is noted without any other effect, or ends the run."""
     code.together, b = True, code.builder
     with b.if_then(b.icmp_signed("!=", code.mask, WORD32(-1)), likely=False):
-        code.note(code.mask, note_fault, WORD64(layout.PARTIAL_WARP), WORD64(0))
+        code.note(code.mask, note_fault, WORD64(rules.PARTIAL_WARP), WORD64(0))
         b.ret(WORD64(layout.DONE))
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from warpsan.engine.clocks import lanes_there, lanes_with
 from warpsan.engine.context import Context
+from warpsan.engine.hazards import note_unwritten
 from warpsan.engine.lane_order import lanes_before
 from warpsan.engine.layout import (
     ASYNC,
     EVERY_LANE,
-    FROM_GLOBAL,
     IN_SHARED,
     NOT_READABLE,
     PAGE_SHIFT,
@@ -19,8 +19,9 @@ from warpsan.engine.layout import (
     SCRATCH_PLACES,
 )
 from warpsan.engine.pages import page_of, page_written, write_page
+from warpsan.engine.rules import FROM_GLOBAL
 from warpsan.engine.structs import Ptr, u8
-from warpsan.engine.suspects import note_unwritten, suspect
+from warpsan.engine.suspects import suspect
 from warpsan.engine.tags import actor_of_tag, shared_tag, time_of_tag
 from warpsan.engine.updates import mark_updated, page_updated, updates_before
 from warpsan.engine.words import load32, load64
@@ -200,7 +201,7 @@ def update_shared(context: Context, cta: int, mask: int, present: int, low: int,
         mark_updated(context, cta, mask, width)
         places = context.scratch + SCRATCH_PLACES
         written = context.written.at(context.written_bytes * cta)
-        for lane in range(32 if context.faults != 0 else 0):  # after a noted undefined byte
+        for lane in range(32 if context.hazard_room != 0 else 0):  # after a noted undefined byte
             if mask >> lane & 1:
                 mark_bytes(written, load64(places + 8 * lane), width)
     return status

@@ -1,7 +1,7 @@
 """Tracking of undefined bytes of shared memory through registers: machine code.
 
 A register's shadow has a bit for each of its bits, 1 if it is undefined; a byte of shared memory is undefined if it is
-unwritten, or was written from a register with undefined bits (:mod:`warpsan.checks.undefined_reads`). Both have an
+unwritten, or was written from a register with undefined bits (:mod:`warpsan.report.undefined`). Both have an
 origin: the pc, plus one, of the load from which the undefined bits came, or of the store of a register that was never
 set; for such a register 0.
 """
@@ -9,16 +9,17 @@ set; for such a register 0.
 from __future__ import annotations
 
 from warpsan.engine.context import Context
+from warpsan.engine.hazards import note_fault, note_reached, note_stored, note_unwritten
 from warpsan.engine.layout import (
-    NEVER_SET,
     PAGE_SHIFT,
     SCRATCH_CHUNKS,
     SCRATCH_PLACES,
 )
 from warpsan.engine.mbarriers import cta_of, offset_of
 from warpsan.engine.memory import Record
+from warpsan.engine.rules import NEVER_SET
 from warpsan.engine.structs import Ptr, i32
-from warpsan.engine.suspects import first_lane, note_fault, note_reached, note_stored, note_unwritten
+from warpsan.engine.suspects import first_lane
 from warpsan.engine.words import fill, load8, load32, load64, store8, store32, store64
 
 __all__ = [
@@ -137,7 +138,7 @@ def shadows_from_memory(registers: int, record: Record, mask: int, context: Cont
 
 def note_read(context: Context, record: Record, bad: int, width: int, places: int) -> int:
     """Lanes have read undefined bytes, which are tracked: if faults are noted, the first such read is noted."""
-    if bad == 0 or context.faults == 0:
+    if bad == 0 or context.hazard_room == 0:
         return 0
     return note_unwritten(context, record, bad, width, places)
 
@@ -183,7 +184,7 @@ def note_unset(context: Context, registers: int, record: Record, low: int, lanes
     items = context.lists.at(record.operands[5])
     first = first_stored(registers, items, record.operands[4], low, lanes)
     mine = lanes_stored(registers, items.at(ITEM_WORDS * first), low, lanes)
-    status = note_stored(context, record, mine, first) if context.faults != 0 else 0
+    status = note_stored(context, record, mine, first) if context.hazard_room != 0 else 0
     return note_fault(context, record, mine, NEVER_SET, first) if matters and status == 0 else status
 
 
@@ -304,7 +305,7 @@ def shadows_to_matrices(registers: int, record: Record, mask: int, context: Cont
 
 def note_rows(context: Context, record: Record, lanes: int) -> int:
     """Lanes address rows that were stored from a register that was never set; as :func:`note_unset`."""
-    if lanes == 0 or context.faults == 0:
+    if lanes == 0 or context.hazard_room == 0:
         return 0
     first = first_lane(lanes) >> 3
     return note_stored(context, record, lanes & 0xFF << 8 * first, first)

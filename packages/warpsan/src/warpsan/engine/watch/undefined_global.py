@@ -8,15 +8,16 @@ undefined from there on (:mod:`.undefined_bytes`). The places of lanes are in th
 from __future__ import annotations
 
 from warpsan.engine.context import Context
+from warpsan.engine.hazards import note_undefined
 from warpsan.engine.layout import (
-    FROM_GLOBAL,
     SCRATCH_FAULTS,
     SCRATCH_PLACES,
     SCRATCH_WIDTHS,
 )
 from warpsan.engine.memory import Record, ThreadCopy
+from warpsan.engine.rules import FROM_GLOBAL
 from warpsan.engine.structs import Ptr, u8
-from warpsan.engine.suspects import first_lane, note_undefined
+from warpsan.engine.suspects import first_lane
 from warpsan.engine.watch.undefined_bytes import ITEM_WORDS, put_origin, store_lane, undefine
 from warpsan.engine.words import fill, load32, load64, store64
 
@@ -66,7 +67,7 @@ def lanes_undefined(context: Context, mask: int, width: int) -> int:
 
 
 def note_read(context: Context, record: Record, bad: int, width: int) -> int:
-    """Lanes read undefined bytes at their places. As :func:`~..suspects.note_fault`: the offsets are those of the
+    """Lanes read undefined bytes at their places. As :func:`~..hazards.note_fault`: the offsets are those of the
     first undefined bytes of the lanes, and the width is the number of bytes that the first lane reads."""
     scratch, marks = context.scratch, context.global_undefined
     many = 0
@@ -90,7 +91,7 @@ def read_undefined(context: Context, mask: int, width: int) -> int:
 
 def copy_undefined(context: Context, mask: int, width: int) -> int:
     """Lanes issue copies of so many bytes to shared memory, in which undefined bytes are tracked. Returns a status."""
-    if context.origins != 0 and context.faults == 0:
+    if context.origins != 0 and context.hazard_room == 0:
         return 0
     return read_undefined(context, mask, width)
 
@@ -147,7 +148,7 @@ def shadows_from_global(registers: int, record: Record, mask: int, context: Cont
                     bits = 0 if clean else undefined_bits_of(marks, offset + size * k, size)
                     store_lane(registers + item[0], lane, item[2], bits)
                     store_lane(registers + item[1], lane, 4, 0 if clean else reader)
-    return note_read(context, record, bad, size * many) if bad != 0 and context.faults != 0 else 0
+    return note_read(context, record, bad, size * many) if bad != 0 and context.hazard_room != 0 else 0
 
 
 def bring_undefined(context: Context, cta: int, target: int, source: int, size: int, pc: int) -> None:

@@ -1,13 +1,54 @@
-"""Messages for illegal accesses to global memory: the element of a buffer, and the place that computes its address."""
+"""Texts of illegal accesses: the element of a buffer, and the place that computes its address."""
 
 from __future__ import annotations
 
-from warpsan.engine.machine import Machine
+from warpsan.engine.rules import MISALIGNED
 from warpsan.host.memory import GLOBAL_BASE, Extent
 from warpsan.ptx.ir import Address, Entry, Instruction, Register, Symbol
 from warpsan.ptx.opcodes import opcode_of
+from warpsan.report.hazard_log import Wording, conflicting_access_of
+from warpsan.report.places import Places
 
-__all__ = ["address_of", "buffer_of", "element"]
+__all__ = ["FAULTS", "element", "illegal_access"]
+
+FAULTS = ("misaligned", "out-of-bounds")
+"""Kinds of illegal accesses, by the number of the rule."""
+_USUALLY_BOUND = "usually a missing bound on the last rows of a tile"
+_USUALLY_NULL = "usually an allocation that failed, or an optional argument that is not tested"
+_USUALLY_WILD = "usually a pointer that was never set, or one of the host"
+_NOWHERE = "far from all memory of the launch"
+_NULL_PAGE = 1 << 16
+"""Bytes from address 0 whose accesses count as null pointer accesses."""
+
+
+def illegal_access(places: Places, rule: int, instruction: Instruction, space: str, offset: int, width: int) -> Wording:
+    """The text of an illegal access, which the engine suppresses."""
+    in_global, where = space == "global", f"{space} memory"
+    near = places.space.extent_near(offset) if in_global else None
+    if rule == MISALIGNED:
+        place = f"byte {offset - near.begin} of {near.name}" if near else f"offset {offset} of {where}"
+        what = f"{width}-byte access at {place}, which is not a multiple of {width}"
+        return Wording(what, "check the row stride and the vector width")
+    usually = _USUALLY_BOUND
+    extent = places.homes.get(instruction.pc) or (buffer_of(places, instruction) if in_global else None) or near
+    if extent is not None and extent.shape:
+        what = f"{width}-byte access at {element(extent, offset, width)}"
+    elif extent is not None:
+        size = extent.end - extent.begin
+        what = f"{width}-byte access at byte {offset - extent.begin} of {extent.name}, which has {size} bytes"
+    elif in_global:
+        number = GLOBAL_BASE + offset
+        null = 0 <= number < _NULL_PAGE
+        what = f"{width}-byte access at the address {number % 2**64:#x}, {'a null pointer' if null else _NOWHERE}"
+        usually = _USUALLY_NULL if null else _USUALLY_WILD
+    else:
+        what = f"{width}-byte access at byte {offset} of {where}, which has {places.limits[space]} bytes"
+    if near is not None and places.space.holds(offset, width):
+        what += f", and this place is in {near.name}"
+    address = address_of(places.setup.entry, instruction)
+    if address is None:
+        return Wording(what, usually)
+    return Wording(what + "; its address is computed by {other}", usually, conflicting_access_of(places, address))
 
 
 def element(extent: Extent, offset: int, width: int) -> str:
@@ -34,13 +75,13 @@ def element(extent: Extent, offset: int, width: int) -> str:
     return f"{what}, {many} {'past the end' if beyond > 0 else 'before the beginning'} of {whole}"
 
 
-def buffer_of(machine: Machine, instruction: Instruction) -> Extent | None:
+def buffer_of(places: Places, instruction: Instruction) -> Extent | None:
     """The buffer of the only pointer parameter that an access's address is computed from; None if there are several.
 
     A wrong index may reach the neighbourhood of another buffer; the code shows the intended one.
     """
     writers: dict[Register, list[Instruction]] = {}
-    for each in machine.entry.instructions:
+    for each in places.setup.entry.instructions:
         if each.operands and isinstance(each.operands[0], Register):
             writers.setdefault(each.operands[0], []).append(each)
     pending = [operand.base for operand in instruction.operands if isinstance(operand, Address)]
@@ -55,19 +96,19 @@ def buffer_of(machine: Machine, instruction: Instruction) -> Extent | None:
             if opcode_of(writer).passes_pointers:
                 pending += [operand for operand in writer.operands[1:] if isinstance(operand, Register)]
             elif writer.opcode == "ld" and "param" in writer.mods:
-                extents |= _pointed_to(machine, writer)
+                extents |= _pointed_to(places, writer)
     return extents.pop() if len(extents) == 1 else None
 
 
-def _pointed_to(machine: Machine, load: Instruction) -> set[Extent]:
+def _pointed_to(places: Places, load: Instruction) -> set[Extent]:
     """The buffer that a loaded parameter points to, if it is a pointer."""
     source = load.operands[1]
     base = source.base if isinstance(source, Address) else None
-    for param in machine.entry.params:
+    for param in places.setup.entry.params:
         if isinstance(source, Address) and base == Symbol(param.name) and param.size == 8:
             at = param.offset + source.offset
-            offset = int.from_bytes(machine.params[at : at + 8], "little") - GLOBAL_BASE
-            return {extent for extent in machine.spaces["global"].extents if extent.begin <= offset < extent.end}
+            offset = int.from_bytes(places.setup.params[at : at + 8], "little") - GLOBAL_BASE
+            return {extent for extent in places.space.extents if extent.begin <= offset < extent.end}
     return set()
 
 

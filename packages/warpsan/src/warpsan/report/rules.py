@@ -1,0 +1,146 @@
+"""Texts of the rules whose violations native code reports as rows (:mod:`warpsan.engine.rules`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from warpsan.engine import layout, rules
+from warpsan.engine.memory import HazardRow
+from warpsan.ptx.ir import Instruction
+from warpsan.report.hazard_log import Wording
+from warpsan.report.illegal import FAULTS, illegal_access
+from warpsan.report.places import Places
+from warpsan.report.undefined import unwritten_global, unwritten_shared
+
+__all__ = ["RULES", "SPACES", "USUALLY_REGISTERS", "Rule"]
+
+SPACES = {layout.IN_SHARED: "shared", layout.IN_GLOBAL: "global", layout.IN_LOCAL: "local"}
+
+Words = Callable[[Places, HazardRow, Instruction], Wording]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule.
+
+    Attributes
+    ----------
+    kind : str
+        One of :data:`~warpsan.report.hazards.KINDS`.
+    words : callable
+        The text of a violation.
+    check : str
+        The check that includes the rule.
+    """
+
+    kind: str
+    words: Words
+    check: str = "memory"
+
+
+def sentence(what: str, advice: str) -> Words:
+    """A text with numbers of the row in braces, besides ``{opcode}``, ``{other}`` and ``{lanes}``, the number of
+    lanes."""
+
+    def words(places: Places, row: HazardRow, instruction: Instruction) -> Wording:
+        numbers = {name: getattr(row, name) for name in ("offset", "width", "expected", "found", "space")}
+        text = what.format(opcode=instruction.opcode, other="{other}", lanes=row.lanes.bit_count(), **numbers)
+        return Wording(text, advice, places.other(row))
+
+    return words
+
+
+def _illegal(places: Places, row: HazardRow, instruction: Instruction) -> Wording:
+    return illegal_access(places, row.rule, instruction, SPACES[row.space], row.offset, row.width)
+
+
+def _unwritten(places: Places, row: HazardRow, instruction: Instruction) -> Wording:
+    if row.space == layout.IN_GLOBAL:
+        return unwritten_global(places.space, row.width, row.offset)
+    return unwritten_shared(row.width, row.offset)
+
+
+def _absent(need: str) -> Rule:
+    what = f"{need}, and only {{lanes}} of the lanes are there"
+    return Rule("divergent", sentence(what, "move it out of the divergent branch"))
+
+
+def _barrier(what: str, advice: str) -> Rule:
+    return Rule("barrier", sentence(what, advice), "async")
+
+
+_USUALLY_OPERAND = "usually a wrong operand"
+_USUALLY_COUNT = "usually a wrong number of threads, or one barrier used for two purposes"
+_USUALLY_TWICE = "usually a missing wait before the next round, or one barrier used for two purposes"
+_USUALLY_CONDITION = (
+    "usually a __syncthreads() in a branch or behind a return that not all threads of the block take: move it out, or "
+    "use a named barrier with the number of threads that come"
+)
+_USUALLY_PARTS = "all threads of a warp must execute the same instruction: move it out of the divergent branch"
+
+_BARRIERS: Mapping[int, Rule] = {
+    rules.NO_SUCH_BARRIER: _barrier(
+        f"barrier {{space}} does not exist: there are 0 to {layout.NO_BARRIER - 1}", _USUALLY_OPERAND
+    ),
+    rules.ARRIVAL_WITHOUT_COUNT: _barrier(
+        "arrives at barrier {space} without a number of threads, which it needs", _USUALLY_OPERAND
+    ),
+    rules.PART_OF_WARP_COUNTED: _barrier(
+        f"barrier {{space}} is given {{found}} threads, which is not a multiple of the {layout.WARP} of a warp",
+        _USUALLY_OPERAND,
+    ),
+    rules.COUNT_BEYOND_BLOCK: _barrier(
+        "barrier {space} is given {found} threads, and the block has {expected}", _USUALLY_OPERAND
+    ),
+    rules.COUNTS_DIFFER: _barrier(
+        "barrier {space} is given {found} threads, and {expected} by {other} in the same phase", _USUALLY_COUNT
+    ),
+    rules.ARRIVES_AGAIN: _barrier(
+        "arrives at barrier {space} again, before the phase is complete in which it was at {other}", _USUALLY_TWICE
+    ),
+    rules.PARTS_OF_WARP: _barrier("part of a warp is at barrier {space}, and part at {other}", _USUALLY_PARTS),
+    rules.PARTS_OF_BLOCK: _barrier("part of the block is at barrier {space}, and part at {other}", _USUALLY_CONDITION),
+    rules.ONE_IS_A_REDUCTION: _barrier(
+        "meets {other} at barrier {space}, and only one of the two is a reduction", "use two barriers"
+    ),
+    rules.THREADS_EXITED: _barrier(
+        "{found} of the block's {expected} threads have exited and never come to barrier {space}", _USUALLY_CONDITION
+    ),
+    rules.TOO_MANY_ARRIVED: _barrier(
+        "{found} threads are at barrier {space}, which is given {expected}", _USUALLY_COUNT
+    ),
+}
+
+_USUALLY_CLUSTER = "each barrier.cluster.arrive has one barrier.cluster.wait of the same thread"
+USUALLY_REGISTERS = "usually a number that does not suit the block: the sum over its warps must not grow"
+
+_WAITS: Mapping[int, Rule] = {
+    rules.ARRIVES_TWICE_IN_CLUSTER: Rule(
+        "cluster", sentence("a thread arrives twice without a wait between", _USUALLY_CLUSTER), "async"
+    ),
+    rules.WAITS_WITHOUT_ARRIVAL: Rule(
+        "cluster", sentence("a thread waits without having arrived", _USUALLY_CLUSTER), "async"
+    ),
+    rules.REGISTERS_WOULD_SHRINK: Rule(
+        "registers",
+        sentence("a thread is to have {expected} registers, fewer than its {found}", USUALLY_REGISTERS),
+        "async",
+    ),
+    rules.REGISTERS_WOULD_GROW: Rule(
+        "registers",
+        sentence("a thread is to have {expected} registers, more than its {found}", USUALLY_REGISTERS),
+        "async",
+    ),
+}
+
+RULES: Mapping[int, Rule] = {
+    **_BARRIERS,
+    **_WAITS,
+    **{rule: Rule(kind, _illegal) for rule, kind in enumerate(FAULTS)},
+    rules.UNWRITTEN_READ: Rule("uninitialised", _unwritten),
+    rules.PARTIAL_WARP: _absent("{opcode} needs all 32 lanes of a warp"),
+    rules.NAMES_ABSENT: _absent("the member mask {offset:#010x} names threads {width:#010x} too"),
+    rules.LEAVES_OUT: _absent("the member mask {offset:#010x} leaves out a thread that executes this"),
+}
+"""The rules by their numbers, besides those of undefined registers (:mod:`.undefined`)."""

@@ -1,0 +1,40 @@
+"""The exception with which a run of native code ends, from its status and state."""
+
+from __future__ import annotations
+
+from warpsan.engine import layout
+from warpsan.engine.engine import NativeCode
+from warpsan.engine.state import State
+from warpsan.engine.words import load64
+from warpsan.errors import SimError
+from warpsan.report.deadlock import deadlock
+from warpsan.report.endings import calls_nothing, index_beyond, too_deep, too_many_steps, trapped
+from warpsan.report.hazard_log import HazardLog
+from warpsan.report.places import Places
+
+__all__ = ["ending_of"]
+
+
+def ending_of(code: NativeCode, state: State, status: int, log: HazardLog) -> SimError | None:
+    """The exception for the status of a run; None if there is none. ``log`` receives the hazards of a deadlock."""
+    setup, place, context = code.setup, state.context.current_pc, state.context
+    if status == layout.STUCK:
+        return deadlock(Places(setup, code.space), context, code.decoded, log)
+    if status == layout.STEPS:
+        return too_many_steps(setup.max_steps, setup.program.blocks[place].line)
+    if status == layout.REFUSED:
+        return code.decoded.refused[place].again()
+    if status == layout.TRAP and state.host.failure is not None:
+        return state.host.failure
+    if status not in (layout.INDEX, layout.TOO_DEEP, layout.TRAP):
+        return None
+    scratch = context.scratch + layout.SCRATCH_FAULTS
+    lane, number = load64(scratch), load64(scratch + 8)
+    where = state.host.where(lane)
+    if status == layout.TOO_DEEP:
+        return too_deep(setup.entry.instructions[code.decoded.places[place]], number, *where)
+    end = setup.program.blocks[place].end
+    assert end is not None
+    if status == layout.TRAP:
+        return trapped(Places(setup, code.space), end, *where)
+    return (calls_nothing if end.opcode == "call" else index_beyond)(end, number, *where)
