@@ -62,20 +62,3 @@ __device__ __forceinline__ void wait_stored_rows_read(int lane) {
         ptx::cp_async_bulk_wait_group_read<0>();
     }
 }
-
-// Epilogue of CTAs that have all keys of their rows: no merge.
-struct OwnRows {
-    template <class TileBarriers>
-    struct Shared {
-        TileBarriers barriers;
-
-        __device__ __forceinline__ void init() {}
-        __device__ __forceinline__ void expect() {}
-    };
-
-    template <class TileBarriers>
-    static __device__ __forceinline__ bool gather(float (&)[HEAD_DIM / 2], SoftmaxRow (&)[2],
-                                                  const Shared<TileBarriers>&, unsigned, int, int, float) {
-        return true;
-    }
-};

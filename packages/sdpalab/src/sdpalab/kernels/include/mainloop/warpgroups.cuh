@@ -21,7 +21,7 @@
 //
 // The policies:
 //   Products   Products16 (tile/warpgroup.cuh) or ProductsE4m3 (tile/warpgroup_fp8.cuh)
-//   Epilogue   OwnRows (epilogue/warpgroup_store.cuh); ClusterMerge (epilogue/cluster_merge.cuh) if the CTAs of a
+//   Epilogue   OwnRows (epilogue/own_rows.cuh); ClusterMerge (epilogue/cluster_merge.cuh) if the CTAs of a
 //              cluster have the same rows and different keys; or GroupMerge followed by one of them. TMA stores the
 //              rows in all cases.
 //   Scheduler  GridTile, or DealtTiles for persistent CTAs (schedule/query_tiles.cuh). The ring runs on between two
@@ -31,6 +31,7 @@
 //
 #pragma once
 
+#include "epilogue/own_rows.cuh"
 #include "epilogue/warpgroup_store.cuh"
 #include "mainloop/tile_ring.cuh"
 #include "schedule/query_tiles.cuh"

@@ -29,3 +29,34 @@ __device__ __forceinline__ int tiles_visible(int last_row, int seq_kv, int block
 __device__ __forceinline__ int tiles_unmasked(int first_row, int seq_kv, int block_n) {
     return visible_keys(first_row, seq_kv) / block_n;
 }
+
+// Policy Mask of a problem without windows: a row sees all keys up to the last one, or up to its own under a causal
+// mask. Queries are numbered by the key that the diagonal gives them.
+struct CausalMask {
+    static constexpr bool HIDES = CAUSAL;  // keys before the last one
+    static constexpr bool CAPS = false;
+
+    // Tiles of KEYS keys in which any of the queries sees a key.
+    template <int KEYS>
+    static __device__ __forceinline__ KeyTiles tiles(int, int last_query, int keys) {
+        return KeyTiles{0, tiles_visible(last_query, keys, KEYS)};
+    }
+
+    // Tiles of KEYS keys that every query sees in full.
+    template <int KEYS>
+    struct Unmasked {
+        int end;
+
+        __device__ __forceinline__ Unmasked(int first_query, int, int keys)
+            : end(tiles_unmasked(first_query, keys, KEYS)) {}
+        __device__ __forceinline__ bool contains(int tile) const { return tile < end; }
+    };
+
+    // Keys that a query sees, from key `first` on.
+    struct Row {
+        int keys_left;
+
+        __device__ __forceinline__ Row(int query, int keys, int first) : keys_left(visible_keys(query, keys) - first) {}
+        __device__ __forceinline__ bool sees(int key) const { return key < keys_left; }
+    };
+};

@@ -123,6 +123,8 @@ struct FusedExponents {
     float scale_log2;
     float offset[2];  // added to the scaled scores of either row
 
+    FusedExponents() = default;
+
     __device__ __forceinline__ FusedExponents(const SoftmaxRow (&rows)[2], float scale_log2)
         : scale_log2(scale_log2), offset{-rows[0].max * scale_log2, -rows[1].max * scale_log2} {}
 
@@ -170,4 +172,16 @@ __device__ __forceinline__ float quad_max(float x) {
 __device__ __forceinline__ float quad_sum(float x) {
     x += __shfl_xor_sync(0xffffffffu, x, 1);
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+// Rescales accumulators frag[n][i] of rows i / 2.
+template <int COLS_8>
+__device__ __forceinline__ void rescale_o(float (&o_frag)[COLS_8][4], const float (&factor)[2]) {
+#pragma unroll
+    for (int d = 0; d < COLS_8; ++d) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            o_frag[d][i] *= factor[i / 2];
+        }
+    }
 }

@@ -13,10 +13,12 @@
 // instruction has offsets of -2,048 to 2,047, which reach the first pass of 128 threads, but not the third.
 template <int ROWS, int COLS, int NUM_THREADS>
 struct TileCopy {
-    static constexpr int CHUNKS = COLS / CHUNK_ELEMENTS;
+    static constexpr int CHUNKS = PANEL<COLS> / CHUNK_ELEMENTS;  // of a panel's row
+    static constexpr int ROW_CHUNKS = COLS / CHUNK_ELEMENTS;
+    static constexpr int PANELS = COLS / PANEL<COLS>;
     static constexpr int ROW_STEP = NUM_THREADS / CHUNKS;
     static constexpr int PASSES = ROWS / ROW_STEP;
-    static constexpr int CHUNKS_BEFORE = PASSES > 1 ? NUM_THREADS : 0;  // the addressed one
+    static constexpr int CHUNKS_BEFORE = PASSES > 1 ? ROW_STEP * ROW_CHUNKS : 0;  // the addressed one
     static_assert((ROW_STEP & (ROW_STEP - 1)) == 0, "passes begin at multiples of a power of two");
     static_assert(PASSES >= 1 && ROWS % ROW_STEP == 0, "a whole number of passes covers the tile");
 
@@ -28,27 +30,28 @@ struct TileCopy {
 
     __device__ __forceinline__ explicit TileCopy(int thread)
         : row(thread / CHUNKS),
-          global_chunk(thread + CHUNKS_BEFORE),
+          global_chunk((PANELS == 1 ? thread : thread / CHUNKS * ROW_CHUNKS + thread % CHUNKS) + CHUNKS_BEFORE),
           global_offset(global_chunk * CHUNK_ELEMENTS),
-          smem_offset(swizzled_offset<COLS>(thread / CHUNKS, thread % CHUNKS)) {}
+          smem_offset(swizzled_offset<PANEL<COLS>>(thread / CHUNKS, thread % CHUNKS)) {}
 
     // global_offset in bytes from the beginning of a tensor, for a tile that begins at tensor_row. 32 bits number the
     // tensor's chunks.
     __device__ __forceinline__ unsigned long long bytes_from(unsigned tensor_row) const {
-        return static_cast<unsigned long long>(tensor_row * CHUNKS + global_chunk) * CHUNK_BYTES;
+        return static_cast<unsigned long long>(tensor_row * ROW_CHUNKS + global_chunk) * CHUNK_BYTES;
     }
 
     // dst_smem, src: those chunks; the tile's base is a multiple of 128 bytes. rows_left: rows of the tensor from `row`
     // on; rows past the end are not read and are zeros in shared memory. V needs that: its rows meet weights of 0, and
-    // 0 * NaN is NaN. Begins with pass PASS.
+    // 0 * NaN is NaN. Begins with pass PASS, counted over all panels.
     template <int PASS = 0>
     static __device__ __forceinline__ void start(unsigned dst_smem, const void* src, int rows_left) {
-        constexpr int pass_row = PASS * ROW_STEP;
-        constexpr int DST_OFFSET = pass_row * CHUNKS * CHUNK_BYTES;
-        constexpr int SRC_OFFSET = DST_OFFSET - CHUNKS_BEFORE * CHUNK_BYTES;
-        const unsigned pass_smem = dst_smem ^ (swizzle_phase<COLS>(pass_row) * CHUNK_BYTES);
+        constexpr int pass_row = PASS % PASSES * ROW_STEP;
+        constexpr int panel = PASS / PASSES;
+        constexpr int DST_OFFSET = (panel * ROWS + pass_row) * CHUNKS * CHUNK_BYTES;
+        constexpr int SRC_OFFSET = (pass_row * ROW_CHUNKS + panel * CHUNKS - CHUNKS_BEFORE) * CHUNK_BYTES;
+        const unsigned pass_smem = dst_smem ^ (swizzle_phase<PANEL<COLS>>(pass_row) * CHUNK_BYTES);
         ptx::cp_async_cg_16_at<DST_OFFSET, SRC_OFFSET>(pass_smem, src, pass_row < rows_left ? CHUNK_BYTES : 0);
-        if constexpr (PASS + 1 < PASSES) {
+        if constexpr (PASS + 1 < PANELS * PASSES) {
             start<PASS + 1>(dst_smem, src, rows_left);
         }
     }

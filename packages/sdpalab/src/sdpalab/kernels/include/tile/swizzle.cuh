@@ -4,12 +4,19 @@
 // consecutive rows, so those must differ in their place within 128 bytes. XOR with the row's number achieves that
 // without padding. The pattern repeats every 8 rows and stays within a row: an address moves by 8 rows with an
 // immediate offset, and to another chunk with one XOR.
+//
+// XOR permutes a power of two of chunks. A tile of other widths (96, 192) is a sequence of panels, [COLS / PANEL][rows,
+// PANEL], each with this layout; every other width is one panel.
 #pragma once
 
 #include "tile/dtype.cuh"
 
 constexpr int CHUNK_BYTES = 16;
 constexpr int CHUNK_ELEMENTS = CHUNK_BYTES / static_cast<int>(sizeof(Element));
+
+// Columns of a panel: the largest power of two that divides COLS.
+template <int COLS>
+constexpr int PANEL = COLS & -COLS;
 
 // Value that is XORed with the chunk numbers of a row.
 template <int COLS>
@@ -49,4 +56,12 @@ template <int COLS>
 __device__ __forceinline__ unsigned block_address(unsigned lane_smem, int row_block, int col_block) {
     constexpr int ROW_BLOCK_BYTES = 16 * COLS * static_cast<int>(sizeof(Element));
     return (lane_smem ^ (col_block * 2 * CHUNK_BYTES)) + row_block * ROW_BLOCK_BYTES;
+}
+
+// A lane's address in the first panel of a tile of ROWS rows, moved by blocks of 16 columns.
+template <int COLS, int ROWS>
+__device__ __forceinline__ unsigned column_address(unsigned lane_smem, int col_block) {
+    constexpr int BLOCKS = PANEL<COLS> / 16;
+    constexpr int PANEL_BYTES = ROWS * PANEL<COLS> * static_cast<int>(sizeof(Element));
+    return block_address<PANEL<COLS>>(lane_smem, 0, col_block % BLOCKS) + col_block / BLOCKS * PANEL_BYTES;
 }
