@@ -246,7 +246,7 @@ def test_a_large_problem_is_judged_on_a_small_one_with_its_code_and_sampled() ->
 @pytest.mark.usefixtures("less_is_large")
 def test_a_large_problem_that_is_wrong_is_no_proof_of_anything() -> None:
     assert isinstance(FLASH.source, Path)
-    source = replace_once(FLASH.source.read_text(), ("opaque(scale)", "opaque(1.1f * scale)"))
+    source = replace_once(FLASH.source.read_text(), ("lse, scale)", "lse, 1.1f * scale)"))
     broken = replace(FLASH, source=source)
     record, _ = sample(broken, Simulated())
     assert record is not None

@@ -16,7 +16,7 @@ from sdpalab.errors import UserError
 from sdpalab.judge.sanitize import sanitize_kernel, small_problems
 from sdpalab.kernels.flash import FLASH
 from sdpalab.kernels.kernel import CudaKernel
-from sdpalab.kernels.plan import HEADER_FOLDERS, Launch, Module
+from sdpalab.kernels.plan import HEADER_FOLDERS, INCLUDE_DIR, Launch, Module
 from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.problem import Problem
 from warpsan.report import progress
@@ -261,10 +261,11 @@ def check_sarif(log: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_sarif_of_findings_in_cuda_sources(tmp_path: Path) -> None:
-    source = tmp_path / "flash.cu"
-    edit = ("cp_async_wait_group<NUM_STAGES - 2>", "cp_async_wait_group<NUM_STAGES - 1>")
-    source.write_text(replace_once(FLASH.source.read_text(), edit))
-    outcome = sanitize_kernel(replace(FLASH, source=source), SMALL, modes=LOCKSTEP)
+    header = tmp_path / "mainloop" / "warps.cuh"
+    header.parent.mkdir()
+    edit = ("cp_async_wait_group<STAGES - 2>", "cp_async_wait_group<STAGES - 1>")
+    header.write_text(replace_once((INCLUDE_DIR / "mainloop" / "warps.cuh").read_text(), edit))
+    outcome = sanitize_kernel(replace(FLASH, include_dirs=[tmp_path]), SMALL, modes=LOCKSTEP)
     kernels = ROOT / "src/sdpalab/kernels"
     log = to_sarif(outcome, version="1", root=ROOT, directories=[kernels, *HEADER_FOLDERS])
     results = check_sarif(log)
@@ -285,7 +286,7 @@ def test_sarif_of_findings_in_cuda_sources(tmp_path: Path) -> None:
             texts = [place["message"]["text"] for place in result["relatedLocations"]]
             assert any(f"the conflicting access, {group.other.text}, in the source" == text for text in texts)
     uris = {result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in results}
-    assert "packages/sdpalab/src/sdpalab/kernels/include/tile/warp.cuh" in uris
+    assert "packages/sdpalab/src/sdpalab/kernels/include/tile/warp_products.cuh" in uris
     assert len({result["partialFingerprints"]["kindAndLines/v2"] for result in results}) == len(results)
     elsewhere = to_sarif(
         outcome, version="1", root=ROOT / "packages" / "sdpalab" / "tests", directories=[kernels, *HEADER_FOLDERS]

@@ -84,7 +84,7 @@ def test_code_that_changed_after_the_verdict_is_not_timed(verdict: Verdict, monk
     text = FLASH.source.read_text()  # type: ignore[union-attr]
     kernel = replace(FLASH, source=text)
     permit = permit_by(kernel, CONFIG, [PROBLEM], {"": verdict}, arch=ARCH, sms=SMS)
-    object.__setattr__(kernel, "source", replace_once(text, ("opaque(scale)", "opaque(1.1f * scale)")))
+    object.__setattr__(kernel, "source", replace_once(text, ("lse, scale)", "lse, 1.1f * scale)")))
     with pytest.raises(UserError, match="its code changed after it was judged"):
         benchmark(PROBLEM, [], [permit], DEVICE, executor=EXECUTOR)
     with pytest.raises(UserError, match="no PASSED verdict covers its code"):

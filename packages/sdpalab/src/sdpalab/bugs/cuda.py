@@ -15,12 +15,22 @@ from sdpalab.status import Status
 __all__ = ["ALL", "BUGS", "MODULO_IN_FLASH"]
 
 ALL = "scalar wmma flash"
-_KV_HEAD_IN_FLASH = "Divisor{by_kv_head}.divide(segment.q_tile_of_all)"
-MODULO_IN_FLASH = (
-    _KV_HEAD_IN_FLASH,
-    "segment.head / gridDim.y * (gridDim.y / group) + segment.head % (gridDim.y / group)",
+_KV_HEAD_IN_FLASH = "source.by_kv_head.divide(segment.q_tile_of_all)"
+
+
+def _with_group(kv_head: str) -> tuple[tuple[str, str], ...]:
+    """Edits of flash after which a tile of queries reads this K/V head, an expression with ``source.group``."""
+    return (
+        (_KV_HEAD_IN_FLASH, kv_head),
+        ("    Divisor by_kv_head;", "    Divisor by_kv_head;\n    int group;"),
+        ("seq_kv, {by_kv_head}};", "seq_kv, {by_kv_head}, group};"),
+    )
+
+
+MODULO_IN_FLASH = _with_group(
+    "segment.head / gridDim.y * (gridDim.y / source.group) + segment.head % (gridDim.y / source.group)"
 )
-"""Edit after which query head h reads K/V head h mod Hkv."""
+"""Edits after which query head h reads K/V head h mod Hkv."""
 
 _SHARED = Problem(1, 1, 128, 32, seq_kv=512)
 """Two tiles of queries, eight tiles of keys: the second block has a part of both."""
@@ -54,19 +64,18 @@ _padding = partial(in_source, "flash", problem=_PADDED, harmless=EVEN.with_(head
 BUGS: tuple[Bug, ...] = (
     *_padding(
         "V behind a length is not cleared",
-        ("rows_left = keys - tile * TILE_N - kv_copy.row", "rows_left = seq_kv - tile * TILE_N - kv_copy.row"),
+        ("rows_left = PARTIAL_KV ? source.keys - number", "rows_left = PARTIAL_KV ? source.seq_kv - number"),
     ),
     *_padding(
         "the maximum is taken before the padding is masked",
         (
-            "kv_copy.start(copy_smem + stage, head.k + offset, rows_left);",
-            "kv_copy.start(copy_smem + stage, head.k + offset, seq_kv - tile * TILE_N - kv_copy.row);",
+            "byte_address(source.k, k_next), rows_left);",
+            "byte_address(source.k, k_next), source.seq_kv - number * KEYS - k_copy.row);",
         ),
-        ("        advance_softmax<TILE_N>(softmax, o_frag, s_frag, score_scale.log2);\n", ""),
+        ("        products.online_softmax(scores);\n", ""),
         (
-            "        if (at_edge<TILE_N>(tile, first_row, last_row, keys)) {\n",
-            "        advance_softmax<TILE_N>(softmax, o_frag, s_frag, score_scale.log2);\n"
-            "        if (at_edge<TILE_N>(tile, first_row, last_row, keys)) {\n",
+            "        if (HAS_EDGE && !unmasked.contains(tile)) {\n",
+            "        products.online_softmax(scores);\n        if (HAS_EDGE && !unmasked.contains(tile)) {\n",
         ),
         statuses=frozenset({Status.NONDETERMINISTIC}),  # the float maximum drops NaN, and keeps infinity
     ),
@@ -85,7 +94,7 @@ BUGS: tuple[Bug, ...] = (
     *in_source(
         "flash",
         "rescale of O lost",
-        ("o_frag[d][i] *= rescale[i / 2];", "o_frag[d][i] *= 1.0f + 0.0f * rescale[i / 2];"),
+        ("o_frag[d][i] *= factor[i / 2];", "o_frag[d][i] *= 1.0f + 0.0f * factor[i / 2];"),
         harmless=EVEN.with_(seq_kv=16),
     ),
     *in_source(ALL, "rescale of the sum lost", ("sum *= rescale;", ""), harmless=FLAT),
@@ -139,7 +148,7 @@ BUGS: tuple[Bug, ...] = (
         problem=GROUPED,
         harmless=EVEN,
     ),
-    *in_source("flash", "query head h reads K/V head h mod Hkv", MODULO_IN_FLASH, problem=GROUPED, harmless=EVEN),
+    *in_source("flash", "query head h reads K/V head h mod Hkv", *MODULO_IN_FLASH, problem=GROUPED, harmless=EVEN),
     *in_source(
         "scalar wmma",
         "all batches read the K and V of batch 0",
@@ -150,7 +159,7 @@ BUGS: tuple[Bug, ...] = (
     *in_source(
         "flash",
         "all batches read the K and V of batch 0",
-        (_KV_HEAD_IN_FLASH, "segment.head % gridDim.y / group"),
+        *_with_group("segment.head % gridDim.y / source.group"),
         problem=GROUPED,
         harmless=EVEN,
     ),
@@ -212,7 +221,7 @@ BUGS: tuple[Bug, ...] = (
     *in_source(
         "flash",
         "the mask of row lane / 4 used for row lane / 4 + 8",
-        ("visible_keys(row + 8, seq_kv) - column}", "visible_keys(row, seq_kv) - column}"),
+        ("{row + 16 * block + 8, keys, first_key}", "{row + 16 * block, keys, first_key}"),
         problem=CAUSAL,
         harmless=RAGGED,
     ),
@@ -231,15 +240,16 @@ BUGS: tuple[Bug, ...] = (
     *in_source(
         "flash",
         "K addressed as if it were Q",
-        ("smem_base + col_block_offset<HEAD_DIM>(lane);", "smem_base + row_block_offset<HEAD_DIM>(lane);"),
+        ("return col_block_offset<PANEL<D>>(lane);", "return row_block_offset<PANEL<D>>(lane);"),
         harmless=FLAT,
     ),
     *in_source(
         "flash",
         "the swizzle of another phase where the copy writes",
         (
-            "smem_offset(swizzled_offset<COLS>(thread / CHUNKS, thread % CHUNKS))",
-            "smem_offset(swizzled_offset<COLS>(thread / CHUNKS + 2, thread % CHUNKS) - 2 * CHUNKS * CHUNK_BYTES)",
+            "smem_offset(swizzled_offset<PANEL<COLS>>(thread / CHUNKS, thread % CHUNKS))",
+            "smem_offset(swizzled_offset<PANEL<COLS>>(thread / CHUNKS + 2, thread % CHUNKS)"
+            " - 2 * CHUNKS * CHUNK_BYTES)",
         ),
     ),
     *in_source(
@@ -251,22 +261,28 @@ BUGS: tuple[Bug, ...] = (
     # Keys of a query tile that several blocks share, and the merge of their partial results.
     *_merging(
         "parts of O merged without rescaling",
-        ("o_frag[d][0] += o.x * weight[0];", "o_frag[d][0] += o.x;"),
+        ("o_frag[block][d][0] += o.x * weight[0];", "o_frag[block][d][0] += o.x;"),
         harmless=_SHARED_FLAT,
     ),
     *_merging(
         "parts of the sum merged without rescaling",
-        ("softmax[1].sum += rows.w * weight[1];", "softmax[1].sum += rows.w;"),
+        ("rows[block][1].sum += own[0].w * weight[1];", "rows[block][1].sum += own[0].w;"),
         harmless=_SHARED_FLAT,
     ),
     *_merging(
         "the maximum of the first part taken for that of all",
-        ("softmax[0].max = fmaxf(softmax[0].max, rows.x);", "softmax[0].max = i == 0 ? rows.x : softmax[0].max;"),
+        (
+            "rows[block][0].max = fmaxf(rows[block][0].max, own.x);",
+            "rows[block][0].max = rows[block][0].max == LOWEST_FLOAT ? own.x : rows[block][0].max;",
+        ),
         harmless=_SHARED_FLAT,
     ),
     *_merging(
         "the part with the last keys left out",
-        ("i < count; ++i) {\n        Partial<", "i < count - 1; ++i) {\n        Partial<"),
+        (
+            "i < sharers.count; ++i) {\n            Part(partials, sharers.first + i, i == 0, thread).add_to",
+            "i < sharers.count - 1; ++i) {\n            Part(partials, sharers.first + i, i == 0, thread).add_to",
+        ),
         harmless=_ALONE,
     ),
     *_merging(

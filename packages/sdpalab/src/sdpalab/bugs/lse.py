@@ -50,7 +50,7 @@ BUGS: tuple[Bug, ...] = (
     *_bug(
         "flash",
         "all heads write the log-sum-exp of the first",
-        ("softmax.rows, lse, row_of_all,", "softmax.rows, lse, done.q_tile * BLOCK_M + done_warp_row,"),
+        ("softmax.rows[block], lse, row_of_all,", "softmax.rows[block], lse, segment.q_tile * TILE_ROWS + block_row,"),
         problem=GROUPED,
         harmless=EVEN,
         statuses=HAZARD | {Status.NOT_FINITE},

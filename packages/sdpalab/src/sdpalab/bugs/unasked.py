@@ -112,14 +112,14 @@ BUGS += [
     *_bug(
         "flash",
         "unasked: of O, columns from 64 on are not rescaled",
-        ("o_frag[d][i] *= rescale[i / 2];", "o_frag[d][i] *= d < 8 ? rescale[i / 2] : 1.0f;"),
+        ("o_frag[d][i] *= factor[i / 2];", "o_frag[d][i] *= d < 8 ? factor[i / 2] : 1.0f;"),
     ),
     *_bug(
         "scalar",
         "unasked: query head h reads K/V head h mod Hkv",
         ("(q_head / group)", "(q_head / gridDim.y * (gridDim.y / group) + q_head % (gridDim.y / group))"),
     ),
-    *_bug("flash", "unasked: query head h reads K/V head h mod Hkv", MODULO_IN_FLASH),
+    *_bug("flash", "unasked: query head h reads K/V head h mod Hkv", *MODULO_IN_FLASH),
     *_of_variants(
         "unasked: the window is one key too wide on the left",
         ("max(row - WINDOW_LEFT, 0)", "max(row - WINDOW_LEFT - 1, 0)"),

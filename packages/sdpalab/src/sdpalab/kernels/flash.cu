@@ -32,7 +32,7 @@ constexpr int TILE_N = BLOCK_N ? BLOCK_N : HEAD_DIM > 64 ? 32 : 64;
 using Scheduler = StreamK<BLOCK_M, TILE_N>;
 using Epilogue = SharedRows;
 #else
-using Scheduler = OneTile<BLOCK_M, TILE_N>;
+using Scheduler = OneTile<BLOCK_M, TILE_N, CausalMask>;
 using Epilogue = OwnRows;
 #endif
 using Products = WarpProducts16<16, BLOCK_M, TILE_N, HEAD_DIM, HEAD_DIM, true, EXP_ON_FMA>;
@@ -59,13 +59,15 @@ __global__ void __maxnreg__(MAX_REGISTERS)
                     int longer, unsigned long long by_head, unsigned long long by_tile, unsigned long long by_block,
                     unsigned long long by_longer, unsigned long long by_kv_head) {
     extern __shared__ __align__(1024) unsigned char smem[];  // [NUM_STAGES][K, V][TILE_N, HEAD_DIM]
-    const Source source{q, k, v, seq_q, seq_kv, {by_kv_head}};
+    const Source source{q, k, v, seq_q, seq_kv, seq_kv, {by_kv_head}};
+#if STREAM_K
     const Shares shares{q_tiles,   units_per_head, units_per_block, longer,
                         {by_head}, {by_tile},      {by_block},      {by_longer}};
-#if STREAM_K
+    const Scheduler scheduler(shares, seq_q, seq_kv);
     const Epilogue epilogue{partials, semaphores};
 #else
+    const Scheduler scheduler(seq_q, seq_kv);
     const Epilogue epilogue;
 #endif
-    Attention::run(ptx::smem_address(smem), source, Scheduler(shares, seq_q, seq_kv), epilogue, o, lse, scale);
+    Attention::run(ptx::smem_address(smem), source, scheduler, epilogue, o, lse, scale);
 }

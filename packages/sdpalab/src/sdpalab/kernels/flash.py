@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, Knob, StaticLimits
@@ -13,7 +13,7 @@ from sdpalab.kernels.plan import Buffer, LaunchPlan
 from sdpalab.kernels.stream_k import Shares, Units, reciprocal, time_of_shares, time_of_tiles
 from sdpalab.problem import HALF_DTYPES, Problem
 
-__all__ = ["FLASH", "resolve", "shares_of", "smem_bytes", "tile_n", "units_of"]
+__all__ = ["FLASH", "dense_supports", "ragged_macros", "resolve", "shares_of", "smem_bytes", "tile_n", "units_of"]
 
 WARP_M = 16
 KNOBS = {
@@ -53,6 +53,21 @@ def tile_n(problem: Problem, config: Config) -> int:
 def smem_bytes(problem: Problem, config: Config) -> int:
     """Dynamic shared memory of a block in bytes: one tile of K and one of V per stage."""
     return config.int("NUM_STAGES") * 2 * tile_n(problem, config) * problem.head_dim * 2
+
+
+def dense_supports(problem: Problem, kernel: str) -> str | None:
+    """None if a kernel with the dense tiles of ``include/mainloop/dense_rows.cuh`` supports ``problem``, otherwise the
+    reason."""
+    rows = problem.batch * max(problem.heads * problem.seq_q, problem.kv_heads * problem.seq_kv)
+    if rows * problem.head_dim > MAX_ELEMENTS:
+        return f"kernel {kernel} numbers the 16-byte chunks of a tensor with 32 bits, and {problem.label} has more"
+    return ladder_supports(problem, HALF_DTYPES, kernel)
+
+
+def ragged_macros(problem: Problem, config: Config) -> dict[str, int]:
+    """Macros RAGGED_Q and RAGGED_KV: whether the rows of Q, or of K and V, end within a tile."""
+    sizes = {"RAGGED_Q": (problem.seq_q, config.int("BLOCK_M")), "RAGGED_KV": (problem.seq_kv, tile_n(problem, config))}
+    return {name: int(rows % tile > 0) for name, (rows, tile) in sizes.items()}
 
 
 def _threads(config: Config) -> int:
@@ -117,16 +132,8 @@ def _macros(problem: Problem, config: Config) -> Mapping[str, Knob]:
         **window_macros(problem),
         **{name: config[name] for name in ("BLOCK_M", "BLOCK_N", "NUM_STAGES", "EXP_ON_FMA")},
         "STREAM_K": int(config["SCHEDULE"] != "tiles"),
-        "RAGGED_Q": int(problem.seq_q % config.int("BLOCK_M") > 0),
-        "RAGGED_KV": int(problem.seq_kv % tile_n(problem, config) > 0),
+        **ragged_macros(problem, config),
     }
-
-
-def _supports(problem: Problem) -> str | None:
-    rows = problem.batch * max(problem.heads * problem.seq_q, problem.kv_heads * problem.seq_kv)
-    if rows * problem.head_dim > MAX_ELEMENTS:
-        return f"kernel flash numbers the 16-byte chunks of a tensor with 32 bits, and {problem.label} has more"
-    return ladder_supports(problem, HALF_DTYPES, "flash")
 
 
 def _reject(problem: Problem, config: Config) -> str | None:
@@ -159,9 +166,9 @@ def _limits(problem: Problem) -> StaticLimits:
 def _plan(problem: Problem, config: Config) -> LaunchPlan:
     threads, shared_bytes = _threads(config), smem_bytes(problem, config)
     whole = ladder_launch(problem, config.int("BLOCK_M"), threads, shared_bytes)
-    if problem.features:
-        return LaunchPlan((), (replace(whole, args=(*whole.args, "kv_lengths")),))
     by_kv_head = reciprocal(whole.grid[0] * problem.group)
+    if problem.features:
+        return LaunchPlan((), (replace(whole, args=(*whole.args, by_kv_head, "kv_lengths")),))
     shares = shares_of(problem, config)
     if shares is None:
         return LaunchPlan((), (replace(whole, args=(*whole.args, *NOT_SHARED, by_kv_head)),))
@@ -197,7 +204,7 @@ FLASH = CudaKernel(
         _DEFAULT.but(SCHEDULE="stream_k", NUM_CTAS=3),
         _DEFAULT.but(SCHEDULE="split_kv"),
     ),
-    supports=_supports,
+    supports=partial(dense_supports, kernel="flash"),
     reject=_reject,
     limits=_limits,
     knobs={**KNOBS, "SCHEDULE": ("tiles", "split_kv", "stream_k"), "NUM_CTAS": SEARCHED_CTAS},

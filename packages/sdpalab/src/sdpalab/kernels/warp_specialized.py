@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from sdpalab.kernels.flash import smem_bytes, tile_n
+from sdpalab.kernels.flash import dense_supports, ragged_macros, smem_bytes, tile_n
 from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, StaticLimits
-from sdpalab.kernels.ladder import ladder_launch, ladder_supports, reject_oversized, reject_unlisted
+from sdpalab.kernels.ladder import ladder_launch, reject_oversized, reject_unlisted
 from sdpalab.kernels.plan import Launch
-from sdpalab.problem import HALF_DTYPES, Problem
+from sdpalab.kernels.stream_k import reciprocal
+from sdpalab.problem import Problem
 
 __all__ = ["WARP_SPECIALIZED"]
 
 WARP_M = 16
 KNOBS = {"BLOCK_M": (64, 128), "BLOCK_N": (0, 32, 64), "NUM_STAGES": (2, 3, 4), "NUM_PRODUCER_WARPS": (1, 2)}
 MAX_SHARED_BYTES = 48 * 1024
-
-
-def _supports(problem: Problem) -> str | None:
-    return ladder_supports(problem, HALF_DTYPES, "warp_specialized")
 
 
 def _reject(problem: Problem, config: Config) -> str | None:
@@ -43,7 +42,8 @@ def _limits(problem: Problem) -> StaticLimits:
 
 def _plan(problem: Problem, config: Config) -> Launch:
     warps = config.int("BLOCK_M") // WARP_M + config.int("NUM_PRODUCER_WARPS")
-    return ladder_launch(problem, config.int("BLOCK_M"), 32 * warps, smem_bytes(problem, config))
+    launch = ladder_launch(problem, config.int("BLOCK_M"), 32 * warps, smem_bytes(problem, config))
+    return replace(launch, args=(*launch.args, reciprocal(launch.grid[0] * problem.group)))
 
 
 _DEFAULT = Config(BLOCK_M=64, BLOCK_N=0, NUM_STAGES=2, NUM_PRODUCER_WARPS=1)
@@ -53,6 +53,7 @@ WARP_SPECIALIZED = CudaKernel(
     source=Path("warp_specialized.cu"),
     entry="warp_specialized_attention",
     plan=_plan,
+    macros=lambda problem, config: {**config, **ragged_macros(problem, config)},
     configs=(
         _DEFAULT,
         _DEFAULT.but(NUM_STAGES=3),
@@ -60,7 +61,7 @@ WARP_SPECIALIZED = CudaKernel(
         _DEFAULT.but(BLOCK_N=32, NUM_STAGES=4),
         _DEFAULT.but(BLOCK_M=128, BLOCK_N=64),
     ),
-    supports=_supports,
+    supports=partial(dense_supports, kernel="warp_specialized"),
     reject=_reject,
     limits=_limits,
     knobs=KNOBS,

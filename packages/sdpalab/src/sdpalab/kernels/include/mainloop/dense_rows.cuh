@@ -5,7 +5,8 @@
 #include "tile/copy.cuh"
 
 // q, o [query heads, seq_q, D or D_V], k [K/V heads, seq_kv, D], v [K/V heads, seq_kv, D_V], contiguous; heads of all
-// batches. PARTIAL_Q, PARTIAL_KV: seq_q or seq_kv ends within a tile; rows past the end are zeros and are not read.
+// batches. PARTIAL_Q, PARTIAL_KV: seq_q or seq_kv ends within a tile; rows past the end
+// are zeros and are not read: memory there may hold NaN, and a weight of 0 times NaN is NaN.
 template <int TILE_ROWS, int KEYS, int D, int D_V, bool PARTIAL_Q, bool PARTIAL_KV_>
 struct DenseRows {
     static constexpr int Q_BYTES = TILE_ROWS * D * 2;
@@ -18,6 +19,7 @@ struct DenseRows {
     const Element* __restrict__ v;
     int seq_q;
     int seq_kv;
+    int keys;            // valid keys of a head, at most seq_kv
     Divisor by_kv_head;  // tiles of queries that share a K/V head
 
     // Number of a tile's first query row among the rows of all heads.
@@ -50,12 +52,12 @@ struct DenseRows {
 
         // Loads the next tile of K and V; number: of the tile.
         __device__ __forceinline__ void load(unsigned stage_smem, int number) {
-            const int rows_left = PARTIAL_KV ? source.seq_kv - number * KEYS - k_copy.row : KEYS;
+            const int rows_left = PARTIAL_KV ? source.keys - number * KEYS - k_copy.row : KEYS;
             k_copy.start(stage_smem + k_copy.smem_offset, byte_address(source.k, k_next), rows_left);
             if constexpr (D == D_V) {  // one offset walks both
                 k_copy.start(stage_smem + K_BYTES + k_copy.smem_offset, byte_address(source.v, k_next), rows_left);
             } else {
-                const int v_left = PARTIAL_KV ? source.seq_kv - number * KEYS - v_copy.row : KEYS;
+                const int v_left = PARTIAL_KV ? source.keys - number * KEYS - v_copy.row : KEYS;
                 v_copy.start(stage_smem + K_BYTES + v_copy.smem_offset, byte_address(source.v, v_next), v_left);
                 v_next += V_BYTES;
             }

@@ -18,9 +18,12 @@
 #include "epilogue/store.cuh"
 #include "softmax/online.cuh"
 
-template <class Products, class Epilogue, class Scheduler, class Mask, class Source, int TILE_ROWS, int STAGES>
+template <class Products_, class Epilogue, class Scheduler, class Mask, class Source, int TILE_ROWS, int STAGES>
 class WarpAttention {
 public:
+    using Products = Products_;
+    using Unmasked = typename Mask::template Unmasked<Products::KEYS>;
+
     static constexpr int KEYS = Products::KEYS;
     static constexpr int ROWS = Products::ROWS;  // of a warp
     static constexpr int BLOCKS = Products::BLOCKS;
@@ -70,25 +73,17 @@ public:
             ptx::cp_async_wait_group<STAGES - 1>();
             __syncthreads();
             Products products(smem + Q_OFFSET, warp, lane, scale_here, score_scale);
-            const int first_row = segment.q_tile * TILE_ROWS;
-            const typename Mask::template Unmasked<KEYS> unmasked(first_row, first_row + TILE_ROWS - 1, source.seq_kv);
+            const Unmasked all_visible = unmasked(source, segment);
             const unsigned k_smem = smem + Products::k_offset(lane);
             const unsigned v_smem = smem + Source::K_BYTES + Products::v_offset(lane);
-            const int row = first_row + warp * ROWS + lane / 4;
             unsigned stage = 0;
 #pragma unroll 1
             do {
                 ptx::cp_async_wait_group<STAGES - 2>();
                 __syncthreads();
                 load(STAGES - 1, stage_before(stage));
-                typename Products::Scores scores;
-                products.multiply_scores(scores, k_smem + stage);
-                const int tile = segment.end - left;
-                if (HAS_EDGE && !unmasked.contains(tile)) {
-                    apply_mask(scores, row, tile * KEYS + 2 * (thread % 4), source.seq_kv);
-                }
-                products.online_softmax(scores, left == segment.end - segment.first);
-                products.add_output(scores, v_smem + stage);
+                attend(products, all_visible, source, segment.q_tile, segment.end - left, k_smem + stage, v_smem + stage,
+                       score_scale.log2);
                 stage = stage_after(stage);
             } while (--left > 0);
 
@@ -101,22 +96,55 @@ public:
                 continue;
             }
             __syncthreads();  // the output overwrites shared memory that other warps may still read keys from
-            const int warp_row = done_thread / 32 * ROWS;
-#pragma unroll
-            for (int block = 0; block < BLOCKS; ++block) {
-                const int block_row = warp_row + 16 * block;
-                const unsigned row_of_all = source.first_row_of_all(done) + block_row;
-                const int rows_left = source.rows_left(done, block_row);
-                unsigned o_pairs[COLS / 8][2];
-                normalise_rows(o_pairs, products.o_frag[block], products.softmax.rows[block], lse, row_of_all, rows_left,
-                               score_scale.log2, Products::WEIGHT_UNIT, done_thread % 32);
-                store_warp_tile<COLS>(o + static_cast<unsigned long long>(row_of_all) * COLS, rows_left, o_pairs,
-                                      smem + block_row * COLS * 2, done_thread % 32);
-            }
+            store(products, source, done, smem, o, lse, score_scale.log2, done_thread);
             if (more) {
                 __syncthreads();  // the next tile's copies overwrite the output's shared memory
             }
         } while (more);
+    }
+
+    // Tiles of keys that all rows of a tile of queries see in full.
+    template <class Segment>
+    static __device__ __forceinline__ Unmasked unmasked(const Source& source, const Segment& segment) {
+        const int first_row = segment.q_tile * TILE_ROWS;
+        return Unmasked(first_row, first_row + TILE_ROWS - 1, source.keys);
+    }
+
+    // Adds a tile of keys to the result.
+    static __device__ __forceinline__ void attend(Products& products,
+                                                  const Unmasked& unmasked, const Source& source, int q_tile, int tile, unsigned k_smem,
+                                                  unsigned v_smem, float scale_log2) {
+        typename Products::Scores scores;
+        products.multiply_scores(scores, k_smem);
+        if constexpr (Mask::CAPS) {
+            Mask::cap(scores, scale_log2);
+        }
+        if (HAS_EDGE && !unmasked.contains(tile)) {
+            const int thread = threadIdx.x;
+            const int row = q_tile * TILE_ROWS + thread / 32 * ROWS + thread % 32 / 4;
+            apply_mask(scores, row, tile * KEYS + 2 * (thread % 4), source.keys);
+        }
+        products.online_softmax(scores);
+        products.add_output(scores, v_smem);
+    }
+
+    // Stores a warp's rows of the output and their log-sum-exp, through shared memory that no warp reads any more.
+    template <class Segment>
+    static __device__ __forceinline__ void store(const Products& products, const Source& source,
+                                                 const Segment& segment, unsigned smem, Element* o, float* lse,
+                                                 float scale_log2, int thread) {
+        const int warp_row = thread / 32 * ROWS;
+#pragma unroll
+        for (int block = 0; block < BLOCKS; ++block) {
+            const int block_row = warp_row + 16 * block;
+            const unsigned row_of_all = source.first_row_of_all(segment) + block_row;
+            const int rows_left = source.rows_left(segment, block_row);
+            unsigned o_pairs[COLS / 8][2];
+            normalise_rows(o_pairs, products.o_frag[block], products.softmax.rows[block], lse, row_of_all, rows_left,
+                           scale_log2, Products::WEIGHT_UNIT, thread % 32);
+            store_warp_tile<COLS>(o + static_cast<unsigned long long>(row_of_all) * COLS, rows_left, o_pairs,
+                                  smem + block_row * COLS * 2, thread % 32);
+        }
     }
 
 private:

@@ -66,16 +66,19 @@ struct Sharers {
     int count;
 };
 
-// One block for each whole tile of queries: grid = (tiles of queries, query heads, batch).
-template <int QUERIES, int KEYS>
+// One block for each whole tile of queries, with the keys that they see under the policy Mask: grid = (tiles of
+// queries, query heads, batch).
+template <int QUERIES, int KEYS, class Mask>
 class OneTile {
 public:
-    __device__ __forceinline__ OneTile(const Shares&, int seq_q, int seq_kv) : seq_q(seq_q), seq_kv(seq_kv) {}
+    __device__ __forceinline__ OneTile(int seq_q, int seq_kv) : seq_q(seq_q), seq_kv(seq_kv) {}
 
     __device__ __forceinline__ Segment segment() const {
-        const int tiles = key_tiles<QUERIES, KEYS>(q_tile_of_block(), seq_q, seq_kv);
+        const int first_row = q_tile_of_block() * QUERIES;
+        const KeyTiles seen = Mask::template tiles<KEYS>(first_row, min(first_row + QUERIES, seq_q) - 1, seq_kv);
         const unsigned head = q_head_of_block();
-        return Segment{head * gridDim.x + q_tile_of_block(), head, q_tile_of_block(), 0, tiles, tiles};
+        const int tiles = seen.end - seen.first;
+        return Segment{head * gridDim.x + q_tile_of_block(), head, q_tile_of_block(), seen.first, seen.end, tiles};
     }
 
     __device__ __forceinline__ void recompute() {}

@@ -18,10 +18,10 @@ struct LazySoftmax {
         return exponents[block].weight(score, row, on_fma);
     }
 
-    // Updates the rows' maxima with a tile's, and sets `exponents` to the tile's. first: nothing was accumulated.
+    // Updates the rows' maxima with a tile's, and sets `exponents` to the tile's.
     template <int COLS_8, int KEYS_8>
     __device__ __forceinline__ void advance(float (&o_frag)[BLOCKS][COLS_8][4], float (&s_frag)[BLOCKS][KEYS_8][4],
-                                            float scale_log2, bool first) {
+                                            float scale_log2) {
         float tile_max[BLOCKS][2];
         float largest = NEGATIVE_INFINITY;
 #pragma unroll
@@ -34,6 +34,7 @@ struct LazySoftmax {
         if (__all_sync(0xffffffffu, largest <= lag)) {
             return;
         }
+        const bool first = !(lag == lag);  // nothing to rescale
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block) {
             const float rescale[2] = {rows[block][0].advance(tile_max[block][0], scale_log2),

@@ -49,3 +49,54 @@ struct SoftCap {
         return cap * (1.0f - 2.0f * ptx::rcp_approx_ftz_f32(1.0f + power));
     }
 };
+
+// Policy Mask of a problem with a window, lengths or a soft cap; see CausalMask.
+struct WindowMask {
+    static constexpr bool HIDES = true;
+    static constexpr bool CAPS = SOFTCAP > 0;
+
+    template <int KEYS>
+    static __device__ __forceinline__ KeyTiles tiles(int first_query, int last_query, int keys) {
+        return tiles_seen<KEYS>(first_query, last_query, keys);
+    }
+
+    template <int KEYS>
+    struct Unmasked {
+        int first;
+        int end;
+
+        __device__ __forceinline__ Unmasked(int first_query, int last_query, int keys)
+            : first(ceil_div(first_key(last_query), KEYS)), end(end_key(first_query, keys) / KEYS) {}
+
+        __device__ __forceinline__ bool contains(int tile) const {
+            return tile < end && (WINDOW_LEFT < 0 || tile >= first);
+        }
+    };
+
+    struct Row {
+        int first;
+        int end;
+
+        __device__ __forceinline__ Row(int query, int keys, int first_column)
+            : first(first_key(query) - first_column), end(end_key(query, keys) - first_column) {}
+
+        __device__ __forceinline__ bool sees(int key) const {
+            return key < end && (WINDOW_LEFT < 0 || key >= first);
+        }
+    };
+
+    template <int BLOCKS, int KEYS_8>
+    static __device__ __forceinline__ void cap(float (&scores)[BLOCKS][KEYS_8][4], float scale_log2) {
+        const SoftCap capped(scale_log2);
+#pragma unroll
+        for (auto& block : scores) {
+#pragma unroll
+            for (auto& four : block) {
+#pragma unroll
+                for (float& score : four) {
+                    score = capped(score);
+                }
+            }
+        }
+    }
+};

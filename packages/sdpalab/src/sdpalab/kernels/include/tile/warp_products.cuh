@@ -79,9 +79,9 @@ public:
         }
     }
 
-    // Updates the maxima with the tile's, and rescales O where they moved. first: O is 0.
-    __device__ __forceinline__ void online_softmax(Scores& s_frag, bool first) {
-        softmax.advance(o_frag, s_frag, score_scale.log2, first);
+    // Updates the maxima with the tile's, and rescales O where they moved.
+    __device__ __forceinline__ void online_softmax(Scores& s_frag) {
+        softmax.advance(o_frag, s_frag, score_scale.log2);
     }
 
     // O += P V, 16 keys at a time, including the weights and their sums. v_smem: a tile of V. Starts at key 16 N.
