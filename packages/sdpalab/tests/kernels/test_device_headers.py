@@ -20,10 +20,13 @@ HEADERS = sorted(path.relative_to(INCLUDE_DIR).as_posix() for path in INCLUDE_DI
 WRAPPERS = ["ptx/cluster.cuh", "ptx/offsets.cuh", "ptx/sm80.cuh", "ptx/sm89.cuh", "ptx/sm90.cuh"]
 WRAPPERS += ["ptx/wgmma.cuh", "ptx/wgmma_fp8.cuh"]
 """Headers that hold instructions."""
-ALTERNATIVES = ["epilogue/cluster_merge.cuh", "tile/warp.cuh"]
-"""Each defines a name that another header defines, too (``Partial``, ``WARP_M``); no kernel includes both."""
+ALTERNATIVES = ["backward/own_loop.cuh", "backward/own_tile.cuh", "epilogue/cluster_merge.cuh", "tile/warp.cuh"]
+"""Each defines a name that another header defines, too (``Partial``, ``WARP_M``); no kernel includes both. The first
+two include ``tile/warp.cuh``."""
 DEFINES = {"HEAD_DIM": "64", "CAUSAL": "0", "DTYPE_BF16": "0"}
-DEFINES |= {"WINDOW_LEFT": "-1", "WINDOW_RIGHT": "-1", "SOFTCAP": "0", "KV_LENGTHS": "0"}
+DEFINES |= {"WINDOW_LEFT": "-1", "WINDOW_RIGHT": "-1", "SOFTCAP": "0", "KV_LENGTHS": "0", "Q_LENGTHS": "0"}
+DEFINES |= {"BOTTOM_RIGHT": "0", "ALIBI_SLOPES": "0", "ATTN_MASK": "2", "BLOCK": "64", "STREAM": "32"}
+DEFINES |= {"ATTN_MASK_PER_BATCH": "1", "ATTN_MASK_PER_HEAD": "1"}
 
 
 def _module(source: str, **defines: int) -> Module:
@@ -124,10 +127,10 @@ def test_a_missing_trait_is_named() -> None:
         build(module)
 
 
-@pytest.mark.parametrize("cols", [32, 64, 128])
+@pytest.mark.parametrize("cols", [32, 64, 96, 128])
 def test_swizzle_is_free_of_bank_conflicts(cols: int) -> None:
     source = """
-        #include "tile/swizzle.cuh"
+        #include "tile/swizzle96.cuh"
         __global__ void probe(int* offsets) {
             constexpr int CHUNKS = HEAD_DIM / 8;
             const int i = threadIdx.x;
@@ -145,10 +148,10 @@ def test_swizzle_is_free_of_bank_conflicts(cols: int) -> None:
         assert set(table[row] // (cols * 2)) == {row}
 
 
-@pytest.mark.parametrize("cols", [32, 64, 128])
+@pytest.mark.parametrize("cols", [32, 64, 96, 128])
 def test_ldmatrix_addresses_move_by_blocks(cols: int) -> None:
     source = """
-        #include "tile/swizzle.cuh"
+        #include "tile/swizzle96.cuh"
         __global__ void probe(int* moved, int* direct) {
             const int lane = threadIdx.x % 32, rows = threadIdx.x / 32 % 3, cols = threadIdx.x / 96;
             const int base = 8 * 1024;

@@ -241,11 +241,11 @@ def deletions(of: Target, modes: Modes, reasons: Sequence[Reason], mutants_of: M
     mutants: list[dict[str, Any]] = []
     excuses = [dict(entry) for entry in reasons]
     builds = [build(step.module, of.arch) for step in of.cases[0][1].launches if step.module is not None]
-    originals = {built.ptx_sha256: built for built in builds}
-    for module, original in originals.items():
+    originals = {(built.ptx_sha256, built.entry): built for built in builds}  # a source may have several entries
+    for (module, _), original in originals.items():
         for site, ptx in mutants_of(original.ptx.decode(), original.entry, folders):
-            mutated = replace(original, ptx=ptx.encode())
-            kill = runner.verdict([mutated if built.ptx_sha256 == module else built for built in builds], modes)
+            changed = [replace(each, ptx=ptx.encode()) if each.ptx_sha256 == module else each for each in builds]
+            kill = runner.verdict(changed, modes)
             mutant = {"opcode": site.opcode, "ptx_line": site.ptx_line, "source": site.source, "text": site.source_text}
             mutant |= {"weaker": site.weaker} if site.weaker else {}
             if kill is not None:
@@ -256,7 +256,7 @@ def deletions(of: Target, modes: Modes, reasons: Sequence[Reason], mutants_of: M
         "subject": of.name,
         "configurations": of.names,
         "arch": of.arch,
-        "ptx_sha256": list(originals),
+        "ptx_sha256": list(dict.fromkeys(module for module, _ in originals)),
         "problems": [problem.label for problem, _, _ in of.cases],
         "mutants": mutants,
     }

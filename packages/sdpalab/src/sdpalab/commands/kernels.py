@@ -20,19 +20,19 @@ _HEAD_DIMS = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256)
 
 def kernels(json: JsonOption = None) -> int:
     """List the shipped kernels: idea, types, head dimensions, knobs with their defaults, numerics, tuned defaults."""
-    from sdpalab.kernels.registry import KERNELS, needs
+    from sdpalab.kernels.registry import SHIPPED, get, needs
 
     console = console_and_subject(json)
     rows: list[dict[str, Any]] = []
     columns = ("kernel", "idea", "dtypes", "head_dim", "knobs", "numerics")
     shown = table("Kernels, from the baseline up", columns, prose=columns[1:], spare=("numerics", "dtypes", "head_dim"))
-    for name in KERNELS:
+    for name in SHIPPED:
         reason = needs(name)
         if reason is not None:
             rows.append({"name": name, "needs": reason})
             shown.add_row(name, reason)
             continue
-        row = describe(KERNELS[name])
+        row = describe(get(name))
         rows.append(row)
         shown.add_row(
             row["name"],
@@ -57,7 +57,7 @@ def describe(kernel: Kernel) -> dict[str, Any]:
         (dtype, dim)
         for dtype in DTYPES
         for dim in _HEAD_DIMS
-        if kernel.why_not(Problem(1, 1, 64, dim, dtype=dtype)) is None
+        if kernel.why_not(Problem(1, 1, 64, dim, dtype=dtype, task=kernel.task)) is None
     ]
     declared = [kernel.numerics_of(Config(knobs)) for knobs in kernel.configs]
     return {

@@ -34,10 +34,10 @@ KERNEL_HELP = "A shipped kernel's name, or your own as FILE.py or FILE.py:NAME."
 
 def complete_kernel(incomplete: str) -> list[str]:
     """Shipped kernels and Python files with this prefix, for the completion of a shell."""
-    from sdpalab.kernels.registry import KERNELS
+    from sdpalab.kernels.registry import SHIPPED
 
     files = sorted(glob(f"{escape(incomplete)}*.py")) + sorted(glob(f"{escape(incomplete)}*/"))
-    return [name for name in KERNELS if name.startswith(incomplete)] + files
+    return [name for name in SHIPPED if name.startswith(incomplete)] + files
 
 
 KernelArgument = Annotated[str, typer.Argument(metavar="KERNEL", help=KERNEL_HELP, autocompletion=complete_kernel)]

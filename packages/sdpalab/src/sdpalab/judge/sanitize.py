@@ -57,11 +57,14 @@ def small_problems(
         sizes += (
             [] if causal else [(2 * rows, (2 * stages + 1) * share, False), ((stages + 1) * keys - 7,) * 2 + (True,)]
         )
-        problems = [Problem(1, heads, q, dim, kv_heads=1, seq_kv=kv, dtype=kind, causal=mask) for q, kv, mask in sizes]
+        problems = [
+            Problem(1, heads, q, dim, kv_heads=1, seq_kv=kv, dtype=kind, causal=mask, task=kernel.task)
+            for q, kv, mask in sizes
+        ]
         problems = [problem for problem in problems if kernel.why_not(problem, config) is None]
         if problems:
             return problems
-    problem = Problem(1, 1, keys, _HEAD_DIMS[0], dtype=dtype or "float16", causal=causal)
+    problem = Problem(1, 1, keys, _HEAD_DIMS[0], dtype=dtype or "float16", causal=causal, task=kernel.task)
     raise UserError(f"no small problem suits {kernel.name}: {kernel.why_not(problem, config)}; give a --shape")
 
 

@@ -113,6 +113,11 @@ class Kernel(ABC):
                 yield config
 
     @property
+    def task(self) -> str:
+        """The task of its problems, of :data:`sdpalab.scoring.TASKS`."""
+        return "backward" if "backward" in self.features else "forward"
+
+    @property
     def declares_support(self) -> bool:
         """Whether the kernel has a ``supports`` of its own, and so claims to compute the problems that it accepts."""
         return self.supports is not supports_all
@@ -122,7 +127,7 @@ class Kernel(ABC):
         missing = [name for name in problem.features if name not in self.features]
         if missing:
             return f"kernel {self.name} does not take {' and '.join(missing)}, which {problem.label} has"
-        if "backward" in self.features and not problem.backward:
+        if problem.task != self.task:
             return f"kernel {self.name} computes gradients, and {problem.label} is a forward problem"
         answer = self.supports(problem)
         if answer is False:

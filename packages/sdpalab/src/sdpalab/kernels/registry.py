@@ -12,6 +12,7 @@ from sdpalab.errors import UserError
 from sdpalab.kernels.cp_async import CP_ASYNC
 from sdpalab.kernels.cublas import CUBLAS
 from sdpalab.kernels.flash import FLASH
+from sdpalab.kernels.flash_backward_two_pass import FLASH_BACKWARD_TWO_PASS
 from sdpalab.kernels.fp8 import FP8
 from sdpalab.kernels.fp8_simulated import FP8_SIMULATED
 from sdpalab.kernels.hopper import HOPPER
@@ -22,7 +23,7 @@ from sdpalab.kernels.userfile import is_user_file, load_user_kernel
 from sdpalab.kernels.warp_specialized import WARP_SPECIALIZED
 from sdpalab.kernels.wmma import WMMA
 
-__all__ = ["CUDA_KERNELS", "KERNELS", "get", "load_kernel", "needs"]
+__all__ = ["CUDA_KERNELS", "GRADIENT_KERNELS", "KERNELS", "SHIPPED", "get", "is_shipped", "load_kernel", "needs"]
 
 CUDA_KERNELS: Mapping[str, CudaKernel] = MappingProxyType(
     {
@@ -31,6 +32,12 @@ CUDA_KERNELS: Mapping[str, CudaKernel] = MappingProxyType(
     }
 )
 """The kernels in CUDA C++, from the baseline up: name to kernel."""
+
+GRADIENT_KERNELS: Mapping[str, CudaKernel] = MappingProxyType(
+    {kernel.name: kernel for kernel in (FLASH_BACKWARD_TWO_PASS,)}
+)
+"""The kernels of the backward pass, in CUDA C++, from the simplest up: name to kernel. They take other problems than
+the ladder's, so the campaigns over the ladder leave them out."""
 
 _TRITON_KERNELS = {"triton_flash": "TRITON_FLASH"}
 """Kernels in Triton, an optional extra that is slow to import: kernel name to module and name in the module."""
@@ -63,6 +70,9 @@ class _Ladder(Mapping[str, Kernel]):
 KERNELS: Mapping[str, Kernel] = _Ladder()
 """The ladder from the baseline up, followed by the kernels in Triton: name to kernel."""
 
+SHIPPED = (*KERNELS, *GRADIENT_KERNELS)
+"""Names of all shipped kernels."""
+
 
 def get(name: str) -> Kernel:
     """The shipped kernel of that name.
@@ -72,17 +82,17 @@ def get(name: str) -> Kernel:
     UserError
         If there is none (the message has the nearest name and the list), or a required package is not installed.
     """
-    if name in KERNELS:
-        return KERNELS[name]
+    if name in SHIPPED:
+        return GRADIENT_KERNELS[name] if name in GRADIENT_KERNELS else KERNELS[name]
     if name.endswith((".cu", ".cuh")):
         raise UserError(
             f"{name} is source without a launch: a CudaKernel in a Python file names the source, entry, grid, block "
             "and arguments; 'sdpalab new cuda NAME' writes such a pair to start from, and the lab then takes NAME.py"
         )
-    near = difflib.get_close_matches(name.lower(), KERNELS, n=1)
+    near = difflib.get_close_matches(name.lower(), SHIPPED, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise UserError(
-        f"there is no kernel {name!r}{hint}: the kernels are {', '.join(KERNELS)}, and your own is FILE.py[:NAME]"
+        f"there is no kernel {name!r}{hint}: the kernels are {', '.join(SHIPPED)}, and your own is FILE.py[:NAME]"
     )
 
 
@@ -93,6 +103,11 @@ def needs(name: str) -> str | None:
     except UserError as error:
         return str(error)
     return None
+
+
+def is_shipped(kernel: object) -> bool:
+    """Whether the object is the shipped kernel of its name."""
+    return isinstance(kernel, Kernel) and kernel.name in SHIPPED and get(kernel.name) is kernel
 
 
 def load_kernel(text: str) -> Kernel | Callable[..., Any]:

@@ -15,7 +15,7 @@ from sdpalab.jobs.judging import source_of
 from sdpalab.judge.sandbox.sandboxed import SandboxedKernel, kernel_in_sandbox
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.plan import Launch, LaunchPlan
-from sdpalab.kernels.registry import KERNELS
+from sdpalab.kernels.registry import is_shipped
 from sdpalab.kernels.userfile import absolute_spec
 
 __all__ = ["KernelHolder", "identity_of", "searched_kernel", "spec_of"]
@@ -65,7 +65,7 @@ def spec_of(kernel: str | Kernel) -> str:
         For an object without a name: jobs carry names, never pickled objects.
     """
     if isinstance(kernel, Kernel):
-        if kernel.name in KERNELS and KERNELS[kernel.name] is kernel:
+        if is_shipped(kernel):
             return kernel.name
         raise UserError(
             f"a search takes a kernel by its name, so that other processes find it: give {kernel.name} as FILE.py:NAME"

@@ -18,7 +18,7 @@ from sdpalab.errors import UserError
 from sdpalab.judge.sandbox.confinement import SOURCE_SUFFIXES, kernel_files
 from sdpalab.kernels import userfile
 from sdpalab.kernels.kernel import Kernel
-from sdpalab.kernels.registry import KERNELS, get
+from sdpalab.kernels.registry import get, is_shipped
 from sdpalab.kernels.source import source_digest
 from sdpalab.kernels.triton_kernel import bare_triton_reason
 from sdpalab.kernels.userfile import is_user_file
@@ -117,7 +117,7 @@ def prepare(candidate: Candidate) -> CandidateSpec:
         if not (file := file_of(candidate)).is_file():
             raise UserError(f"{file} does not exist or is not a file; a kernel is given as NAME or FILE.py[:NAME]")
         return CandidateSpec("file", candidate, nothing)
-    if isinstance(candidate, Kernel) and KERNELS.get(candidate.name) is candidate:
+    if isinstance(candidate, Kernel) and is_shipped(candidate):
         return CandidateSpec("registry", candidate.name, nothing)
     if reason := bare_triton_reason(candidate):
         raise UserError(reason)

@@ -1,0 +1,37 @@
+// delta[row] = sum_d dO[row, d] O[row, d], in float32 from the rounded O.
+//
+// A step of its own reads O and dO once. Computed by each tile of keys instead, delta would cost seq_kv / BLOCK reads
+// of O, half as much again as the Q and dO that such a tile reads.
+#pragma once
+
+#include "tile/dtype.cuh"
+
+// Lanes that share a row, 16 bytes each: a power of two, for the shuffles. At D = 96 four of 16 are idle.
+constexpr int DELTA_LANES = HEAD_DIM > 64 ? 16 : HEAD_DIM > 32 ? 8 : 4;
+constexpr int DELTA_THREADS = 256;
+static_assert(HEAD_DIM <= 8 * DELTA_LANES && 32 % DELTA_LANES == 0, "a warp has whole rows");
+
+__device__ __forceinline__ float dot_of_pairs(unsigned one, unsigned other, float sum) {
+    const float2 a = unpack_pair(one);
+    const float2 b = unpack_pair(other);
+    return fmaf(a.y, b.y, fmaf(a.x, b.x, sum));
+}
+
+// o, dout: [rows, HEAD_DIM]; delta: [rows], rows over all heads.
+__device__ __forceinline__ void delta_of_rows(const Element* o, const Element* dout, float* delta, long long rows) {
+    const int lane = threadIdx.x % DELTA_LANES;
+    const long long row = static_cast<long long>(blockIdx.x) * (DELTA_THREADS / DELTA_LANES) + threadIdx.x / DELTA_LANES;
+    float sum = 0.0f;
+    if (row < rows && lane * 8 < HEAD_DIM) {
+        const uint4 a = reinterpret_cast<const uint4*>(o + row * HEAD_DIM)[lane];
+        const uint4 b = reinterpret_cast<const uint4*>(dout + row * HEAD_DIM)[lane];
+        sum = dot_of_pairs(a.w, b.w, dot_of_pairs(a.z, b.z, dot_of_pairs(a.y, b.y, dot_of_pairs(a.x, b.x, 0.0f))));
+    }
+#pragma unroll
+    for (int distance = DELTA_LANES / 2; distance > 0; distance /= 2) {
+        sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+    }
+    if (row < rows && lane == 0) {
+        delta[row] = sum;
+    }
+}
