@@ -25,6 +25,8 @@ class Status(str, Enum):
     """The candidate wrote to its inputs."""
     BAD_OUTPUT = "BAD_OUTPUT"
     """Wrong shape, dtype or type of output."""
+    BY_TORCH = "BY_TORCH"
+    """Right, but a callable with kernels of its own let torch compute the output."""
     HAZARD = "HAZARD"
     """The simulator found an illegal access (out of bounds, misaligned, uninitialised, a race), or no GPU of this kind
     accepts the launch."""

@@ -82,6 +82,7 @@ def assert_attention(
         level=level,
         seed=seed,
         store=arrays,
+        coverage=True,
         progress=arrays.forget_if_passed,
     )
     if verdict.status is Status.INFRA_ERROR:

@@ -82,6 +82,8 @@ FIELDS = {
     "figure": "name value unit kind gpu source",
     "algebra": "name problem seed status reason prime factor expected_factor compared unequal left_out lse_unequal "
     "digests ptx_sha256 lse_refusal",
+    "code": "entry builds blocks executed unjudged identity",
+    "unjudged code": "places branch condition depends reached fails",
 }
 """Fields that every record has: to change one takes another format number. Sparse ones are missing while empty."""
 
@@ -93,7 +95,7 @@ def test_the_verifier_has_the_format_and_the_statuses_of_the_lab() -> None:
     assert {kind: sorted(names.split()) for kind, names in FIELDS.items()} == always
     lacking = {
         "attempt": ["sources"],
-        "verdict": ["unjudged", "algebra", "covers", "confinement"],
+        "verdict": ["unjudged", "algebra", "code", "covers", "confinement"],
         "algebra": ["config"],
         "rule": ["advisory"],
         "case": ["figures"],

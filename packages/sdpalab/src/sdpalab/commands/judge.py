@@ -39,7 +39,7 @@ from warpsan.terminal.invocation import console_and_subject, write_document
 from warpsan.terminal.options import JsonOption, MaxStepsOption, NumericsOption, at_least, checked_numerics
 from warpsan.terminal.tables import show_table, table
 
-__all__ = ["algebra_lines", "judge", "print_outcome"]
+__all__ = ["algebra_lines", "code_lines", "judge", "print_outcome"]
 
 
 def judge(
@@ -165,6 +165,7 @@ def judge(
                         kernel,
                         specs,
                         store=failed,
+                        coverage=True,
                         on_start=progress.started,
                         on_plan=evidence.plans if evidence else None,
                         **options,
@@ -243,7 +244,7 @@ def _print_properties(console: Console, verdict: Verdict) -> None:
         if differ:
             held = f"holds bit for bit in {differ.count(0)} of {len(differ)} cases"
             console.print(f"relation {relation.name}: {held} ({relation.says})", soft_wrap=True)
-    for line in algebra_lines(verdict):
+    for line in (*algebra_lines(verdict), *code_lines(verdict)):
         console.print(line, soft_wrap=True)
     for case in verdict.cases:
         if case.run.get("witnesses") and verdict.passed:
@@ -266,6 +267,16 @@ def algebra_lines(verdict: Verdict) -> list[str]:
                 says += f"; with {each.factor} for scale * log2 e mod {each.prime - 1}, not {each.expected_factor}"
         says += f"; with {each.config}" if each.config else ""
         lines.append(f"algebraic: {each.name}: {each.status.value} ({says})")
+    return lines
+
+
+def code_lines(verdict: Verdict) -> list[str]:
+    """Executed basic blocks of each entry, and each piece of code that no case executed."""
+    lines = []
+    for each in verdict.code:
+        builds = f"{each.builds} builds" if each.builds > 1 else "1 build"
+        lines.append(f"code: {each.entry}: the cases executed {each.executed} of {each.blocks} blocks ({builds})")
+        lines += [f"not judged: {sentence}" for sentence in each.sentences]
     return lines
 
 

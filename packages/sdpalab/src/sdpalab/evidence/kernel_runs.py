@@ -241,6 +241,7 @@ def _judged(
                 numerics=request.numerics,
                 include_dirs=request.include_dirs if own else (),
                 interrupt=interrupt,
+                coverage=True,
             )
     except JudgingInterrupted as stop:
         verdict, interrupted = stop.verdict, True

@@ -96,7 +96,7 @@ def judge(
     from sdpalab.judge.session import judge_candidate
 
     specs = cases_for(level, problems, seed=seed, claims=claims)
-    return judge_candidate(kernel, specs, device=device, level=level, seed=seed)
+    return judge_candidate(kernel, specs, device=device, level=level, seed=seed, coverage=True)
 
 
 def __getattr__(name: str) -> Any:

@@ -71,6 +71,15 @@ class CaseJudge:
             for n, spec in enumerate(specs)
         ]
 
+    def hidden_length(self) -> int:
+        """A number that selects the length of a case."""
+        return self._hidden("length", 0, 6)
+
+    def add(self, spec: CaseSpec) -> int:
+        """Add a case with a hidden seed; return its number."""
+        self.specs.append(replace(spec, seed=self._hidden("seed", len(self.specs), 6)))
+        return len(self.specs) - 1
+
     def run(self, n: int, worker: CandidateProcesses) -> RunOfCase:
         """Run a case."""
         spec, inputs = self.specs[n], case_inputs(self.specs[n])

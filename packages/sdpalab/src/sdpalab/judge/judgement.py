@@ -18,10 +18,13 @@ from sdpalab.judge.case_judge import CaseJudge, RunOfCase
 from sdpalab.judge.interrupt import Interrupt, wait_for
 from sdpalab.judge.options import JudgeOptions
 from sdpalab.judge.pace import BackgroundJudge, Pace
+from sdpalab.judge.reaching import Reaching
+from sdpalab.judge.sandbox.executed import Executed
 from sdpalab.judge.sandbox.isolation import CandidateDied, CandidateProcesses
 from sdpalab.judge.sandbox.plans import SentPlan
 from sdpalab.judge.selection import suitable_cases
 from sdpalab.judge.small_cases import CaseSpec
+from sdpalab.judge.unjudged import EntryCode
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.problem import Problem
 from warpsan.host import usable_cpus
@@ -74,6 +77,7 @@ class JudgeRun:
         self._alone = False
         """Whether one set of processes has all cores, so that one launch on the simulator may use them."""
         self._declared: dict[str, Any] | None = None
+        self._executed, self._code = Executed(), tuple[EntryCode, ...]()
 
     def run(self) -> Verdict:
         """Judge all cases and assemble the verdict."""
@@ -98,11 +102,14 @@ class JudgeRun:
                     for server in servers:  # which may add another
                         wait_for(server)
                         server.result()
+                    if self._options.coverage and self._verdict(about).passed and about["kind"] == "cuda":
+                        self._reach_code(judge)
                 except BaseException:
                     self._abandon()
                     raise
         finally:
-            first.close()
+            for worker in self._live:
+                worker.close()
         if self._interrupted and not self._cases:
             raise KeyboardInterrupt
         verdict = self._verdict(about)
@@ -117,13 +124,14 @@ class JudgeRun:
         unjudged = tuple(spec.name for n, spec in enumerate(self._specs) if n not in self._cases)
         algebra = tuple(sorted(self._algebra, key=lambda each: each.name))
         about_run = about["name"], about["config"], about["device"], self._options.level, self._options.seed
-        return Verdict(*about_run, cases, unjudged, algebra)
+        return Verdict(*about_run, cases, unjudged, algebra, self._code)
 
     def _worker(self) -> CandidateProcesses:
         problems = tuple(spec.problem for spec in self._specs)
         worker = self._processes(problems, replace(self._options, on_plan=self._options.on_plan and self._planned))
         with self._lock:
             self._live.append(worker)
+            worker.executed = self._executed
             worker.alone = self._alone
             if self._abandoned:
                 worker.kill()
@@ -168,7 +176,7 @@ class JudgeRun:
                             case = judge.case(run, worker)
                     except CandidateDied as death:
                         assert worker is not None
-                        worker.close()
+                        self._ended(worker)
                         worker = None
                         case = judge.failed(n, death.status, death.reason)
                     except MachineError as error:
@@ -182,9 +190,37 @@ class JudgeRun:
                         self._finish(n, case)
                 if worker is not None and worker.about["kind"] == "cuda":
                     self._run_in_ring(judge, worker)
-            finally:
+            except BaseException:
                 if worker is not None:
-                    worker.close()
+                    self._ended(worker)
+                raise
+
+    def _ended(self, worker: CandidateProcesses) -> None:
+        """End a worker that is unusable."""
+        worker.close()
+        with self._lock:
+            self._live.remove(worker)
+
+    def _reach_code(self, judge: CaseJudge) -> None:
+        """List the code that the passing cases did not execute, and judge cases that reach more of it."""
+        worker = self._live[0] if self._live else self._worker()
+        stage = Reaching(self._executed, worker)
+        try:
+            stage.look()
+            specs = stage.cases(self._specs[0].problem, judge.hidden_length())
+            for spec in specs:
+                n = judge.add(spec)
+                if self._options.on_start is not None:
+                    self._options.on_start(spec.name, len(judge.specs))
+                run = judge.run(n, worker)
+                self._finish(n, judge.case(run))
+            if specs:
+                stage.look()
+        except CandidateDied as death:
+            self._ended(worker)
+            if len(judge.specs) > len(self._cases):
+                self._finish(len(judge.specs) - 1, judge.failed(len(judge.specs) - 1, death.status, death.reason))
+        self._code = stage.record([case.problem for case in self._cases.values()])
 
     def _judged(self, judge: CaseJudge, run: RunOfCase) -> None:
         """Judge the outputs of a case."""

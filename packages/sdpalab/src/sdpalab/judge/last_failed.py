@@ -30,6 +30,12 @@ def note_failed(kernel: str, specs: Sequence[CaseSpec], verdict: Verdict) -> Non
     bad = {case.name: case.seed for case in verdict.cases if not case.passed}
     chosen = [replace(spec, seed=bad[spec.name]) for spec in specs if spec.name in bad]
     chosen += [spec for spec in specs if spec.name in verdict.unjudged]
+    named = {spec.name for spec in specs}
+    chosen += [  # cases that the judge added to reach code
+        CaseSpec(case.name, case.problem, case.inputs, case.seed, derived=True)
+        for case in verdict.cases
+        if case.name in bad and case.name not in named
+    ]
     record = {"kernel": kernel, "cases": [_plain(spec) for spec in chosen]}
     path = _path(kernel)
     with contextlib.suppress(OSError):

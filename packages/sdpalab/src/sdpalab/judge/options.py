@@ -76,6 +76,9 @@ class JudgeOptions:
     algebra : bool
         Whether a kernel on the simulator is also run in exact arithmetic (:mod:`sdpalab.judge.algebra`), on small
         versions of the first problem.
+    coverage : bool
+        Whether the unexecuted code of a kernel on the simulator is listed, and reached by further cases where a branch
+        depends on sizes (:mod:`sdpalab.judge.reaching`).
     include_dirs : sequence of Path
         Folders for ``#include`` beside those of the kernel.
     interrupt : Interrupt, optional
@@ -100,6 +103,7 @@ class JudgeOptions:
     numerics: str = DEFAULT_NUMERICS
     until_failure: bool = False
     algebra: bool = True
+    coverage: bool = False
     include_dirs: Sequence[Path] = ()
     interrupt: Interrupt | None = None
     secret: bytes | None = None

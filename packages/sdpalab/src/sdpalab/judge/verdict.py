@@ -25,6 +25,7 @@ from sdpalab.judge.rule.figures import (
     share_of,
     yardstick_name,
 )
+from sdpalab.judge.unjudged import EntryCode
 from sdpalab.problem import TWELVE_CASES
 from sdpalab.record import RECORD, JsonRecord, ProblemField, dataclass
 from sdpalab.status import Status
@@ -144,11 +145,12 @@ class Verdict(JsonRecord):
     ``status`` is the status of the first case that is not PASSED; INFRA_ERROR counts only if no other failure was
     found. If all cases are PASSED, it is INCORRECT where a problem of ``algebra`` is UNEQUAL
     (:mod:`sdpalab.judge.algebra`). ``unjudged`` holds the names of the cases that were not judged, because judging was
-    interrupted or stopped at the first failure.
+    interrupted or stopped at the first failure. ``code`` lists the code of each entry that no case executed: a verdict
+    does not cover it.
     """
 
     derived = ("status", "passed", "reason", "original_contract", "covers", "confinement")
-    sparse = ("unjudged", "algebra", "covers", "confinement")
+    sparse = ("unjudged", "algebra", "code", "covers", "confinement")
 
     kernel: str
     config: str
@@ -158,6 +160,7 @@ class Verdict(JsonRecord):
     cases: tuple[Case, ...]
     unjudged: tuple[str, ...] = ()
     algebra: tuple[AlgebraCase, ...] = ()
+    code: tuple[EntryCode, ...] = ()
 
     @property
     def passed(self) -> bool:

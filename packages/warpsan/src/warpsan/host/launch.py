@@ -30,7 +30,7 @@ from warpsan.host.shape import clusters_in_order, shape_of
 from warpsan.host.unwritten import Unwritten
 from warpsan.host.variables import place_variables, takes_parameter_addresses
 from warpsan.numerics.choices import DEFAULT_NUMERICS
-from warpsan.profile.counters import Counters, counted
+from warpsan.profile.counters import Counters, counted, flops_of
 from warpsan.profile.recording import AccessRecorder
 from warpsan.profile.self_profile import SelfProfile, Stopwatch
 from warpsan.ptx.ir import Entry, PtxModule
@@ -40,7 +40,7 @@ from warpsan.ptx.parser import parse
 from warpsan.report.hazard_log import unwaited_copies
 from warpsan.report.hazards import Hazard, Note
 
-__all__ = ["MEMORY_BUDGET", "Accesses", "Executed", "Report", "execute", "launch", "prepare", "ptx_text"]
+__all__ = ["MEMORY_BUDGET", "Accesses", "Executed", "Report", "execute", "launch", "linked", "prepare", "ptx_text"]
 
 MEMORY_BUDGET = 8 * 2**30
 """Maximum memory of a launch in bytes, estimated before allocation."""
@@ -78,6 +78,10 @@ class Report:
         Asynchronous copies that threads did not wait for before exit, with the ``async`` check.
     self_profile : SelfProfile, optional
         The time that the simulator took, if requested.
+    unexecuted : tuple of int
+        pc of the first instruction of each basic block that no lane executed.
+    flops : int
+        Floating-point operations, without conversions and special functions.
     """
 
     hazards: list[Hazard]
@@ -88,6 +92,8 @@ class Report:
     printed: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
     self_profile: SelfProfile | None = None
+    unexecuted: tuple[int, ...] = ()
+    flops: int = 0
 
 
 def prepare(*, wait: bool = False) -> None:
@@ -273,7 +279,7 @@ def execute(
     checks, cooperative, stopwatch = options.watched, options.cooperative, Stopwatch(options.self_profile)
     with stopwatch.phase("parse"):
         module = parse(text)
-        code, program = _linked(text, entry)
+        code, program = linked(text, entry)
     geometry = shape_of(code, module.target, grid, block, options.cluster, options.dynamic_smem)
     taken = takes_parameter_addresses(code)
     if taken:  # before all allocations: 32 bits must hold such an address
@@ -338,6 +344,8 @@ def execute(
         tuple(run.printed),
         unwaited_copies(module, code, run.tally.unwaited) if "async" in checks else (),
         stopwatch.profile() if options.self_profile else None,
+        tuple(block.first for block, lanes in zip(program.blocks, run.tally.lanes, strict=True) if not lanes),
+        flops_of(code, program, run.tally),
     )
     touched = run.touched[0] if run.touched else None
     again = partial(_accesses_to, run.setup, before, extents) if touched and before[0] is not None else None
@@ -361,7 +369,7 @@ def _uses_heap(entry: Entry) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _linked(text: str, entry: str) -> tuple[Entry, Program]:
+def linked(text: str, entry: str) -> tuple[Entry, Program]:
     """An entry with the functions it calls, and its basic blocks; cached by text."""
     with without_collector():
         code = link(parse(text), entry)

@@ -1,4 +1,4 @@
-"""Counters of a simulated launch, recorded accesses and pictures of them."""
+"""Counters of a simulated launch, recorded accesses and pictures of them, and code that was not executed."""
 
 from typing import TYPE_CHECKING
 
@@ -6,6 +6,10 @@ if TYPE_CHECKING:
     from warpsan.engine.selection import WARP as WARP
     from warpsan.profile.counters import Counters as Counters
     from warpsan.profile.counters import InstructionCount as InstructionCount
+    from warpsan.profile.coverage import CodeOfEntry as CodeOfEntry
+    from warpsan.profile.coverage import Shape as Shape
+    from warpsan.profile.coverage import UnexecutedCode as UnexecutedCode
+    from warpsan.profile.coverage import UnseenDecision as UnseenDecision
     from warpsan.profile.pictures import AccessPicture as AccessPicture
     from warpsan.profile.pictures import access_pictures as access_pictures
     from warpsan.profile.recording import AccessRecorder as AccessRecorder
@@ -21,6 +25,7 @@ else:
         {
             "warpsan.engine.selection": ["WARP"],
             "warpsan.profile.counters": ["Counters", "InstructionCount"],
+            "warpsan.profile.coverage": ["CodeOfEntry", "Shape", "UnexecutedCode", "UnseenDecision"],
             "warpsan.profile.pictures": ["AccessPicture", "access_pictures"],
             "warpsan.profile.recording": ["AccessRecorder", "RecordedAccess"],
             "warpsan.profile.self_profile": ["OperationTime", "SelfProfile", "merged"],

@@ -19,11 +19,12 @@ from warpsan.profile.tally import SECTOR, Tally
 from warpsan.ptx.ir import Entry, Instruction, PtxModule
 from warpsan.ptx.opcodes import opcode_of, spaces_of
 
-__all__ = ["BANKS", "Counters", "InstructionCount", "counted", "pipe_of", "wavefronts"]
+__all__ = ["BANKS", "Counters", "InstructionCount", "counted", "flops_of", "pipe_of", "wavefronts"]
 
 BANKS = 32
 """Number of shared memory banks, each 4 bytes wide."""
 
+_ARITHMETIC = {"add": 1, "sub": 1, "mul": 1, "fma": 2, "min": 1, "max": 1, "div": 1}
 _FLOAT_TYPES = {"f16": "half", "f16x2": "half", "bf16": "half", "bf16x2": "half", "f32": "float", "f64": "double"}
 
 
@@ -164,6 +165,23 @@ def counted(module: PtxModule, entry: Entry, program: Program, tally: Tally) -> 
         tally.issued.tolist(),
         np.repeat(tally.by_warp, sizes, axis=1).tolist(),
     )
+
+
+def flops_of(entry: Entry, program: Program, tally: Tally) -> int:
+    """Floating-point operations of a launch, without conversions and special functions."""
+    if flops_of not in entry.derived:
+        code = (entry.instructions[block.first : block.first + block.size] for block in program.blocks)
+        counts = [(sum(map(_lane_flops, block)), sum(map(tensor_flops, block))) for block in code]
+        entry.derived[flops_of] = np.array(counts, np.int64)
+    by_lane, by_warp = entry.derived[flops_of].T
+    return int(by_lane @ tally.lanes + by_warp @ tally.warps)
+
+
+def _lane_flops(instruction: Instruction) -> int:
+    """Floating-point operations of one lane's execution of an instruction of the arithmetic units."""
+    if instruction.opcode not in _ARITHMETIC or pipe_of(instruction) not in _FLOAT_TYPES.values():
+        return 0
+    return _ARITHMETIC[instruction.opcode] * (2 if instruction.mods[-1].endswith("x2") else 1)
 
 
 def wavefronts(warp: Indices, laneid: Indices, offset: Indices, width: int) -> int:

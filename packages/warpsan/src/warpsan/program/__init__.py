@@ -7,8 +7,21 @@ A Python program runs in a process with the simulator as Triton's GPU (``triton_
 (``cpu_tensors.py``).
 """
 
-from warpsan.program.options import RunOptions
-from warpsan.program.outcome import ProgramOutcome
-from warpsan.program.session import run_program
+from typing import TYPE_CHECKING
 
-__all__ = ["ProgramOutcome", "RunOptions", "run_program"]
+if TYPE_CHECKING:
+    from warpsan.program.options import RunOptions as RunOptions
+    from warpsan.program.outcome import ProgramOutcome as ProgramOutcome
+    from warpsan.program.session import run_program as run_program
+    from warpsan.program.triton_gpu import TritonGpu as TritonGpu
+else:
+    from warpsan.exports import exports
+
+    __getattr__, __all__ = exports(
+        {
+            "warpsan.program.options": ["RunOptions"],
+            "warpsan.program.outcome": ["ProgramOutcome"],
+            "warpsan.program.session": ["run_program"],
+            "warpsan.program.triton_gpu": ["TritonGpu"],
+        }
+    )

@@ -24,7 +24,7 @@ from triton.backends.driver import DriverBase
 from triton.backends.nvidia.compiler import CUDABackend
 from triton.runtime.driver import driver as runtime
 
-from warpsan import Device, DeviceArray, LaunchError, SimError, TensorMap
+from warpsan import Device, DeviceArray, LaunchError, Report, SimError, TensorMap
 from warpsan.program.options import RunOptions
 from warpsan.program.properties import device_properties
 from warpsan.report.groups import ENDINGS, SanitizedHazard, ending
@@ -54,6 +54,9 @@ class TritonLaunches:
         Folders of the sources, in order.
     fatal : str
         Simulator limit that ended the program; empty otherwise.
+    observe : callable, optional
+        Called after each launch with the kernel's name, the bytes that it changed in each storage (a mask, by the
+        storage's address), and the launch's report.
     """
 
     options: RunOptions
@@ -62,6 +65,7 @@ class TritonLaunches:
     texts: dict[str, str] = field(default_factory=dict)
     folders: dict[Path, None] = field(default_factory=dict)
     fatal: str = ""
+    observe: Callable[[str, dict[int, Any], Report], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -179,6 +183,7 @@ class _Tensors:
         sizes = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
         self.device = Device(sum(size + 256 for size in sizes.values()) + scratch + _SPARE, fill=fill)
         self._copies: dict[int, tuple[Any, DeviceArray]] = {}
+        self._element_bytes: dict[int, int] = {}
 
     def of(self, tensor: torch.Tensor, name: str) -> DeviceArray | None:
         """Bytes of a tensor from its first element on; a null pointer for an empty tensor."""
@@ -187,14 +192,23 @@ class _Tensors:
             return None
         if storage.data_ptr() not in self._copies:
             host = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+            self._element_bytes[storage.data_ptr()] = tensor.element_size()
             self._copies[storage.data_ptr()] = host, self.device.array(host, name=name)
         _, copy = self._copies[storage.data_ptr()]
         return copy[tensor.storage_offset() * tensor.element_size() :].view(DeviceArray)
 
-    def bring_back(self) -> None:
-        """Copy the results of the kernel to the tensors."""
-        for host, copy in self._copies.values():
+    def bring_back(self) -> dict[int, Any]:
+        """Copy the results of the kernel to the tensors; return a mask of the changed bytes by address, which has whole
+        elements."""
+        changed = {}
+        for address, (host, copy) in self._copies.items():
+            size = self._element_bytes[address]
+            whole = len(host) // size * size
+            mask = np.asarray(host != copy)
+            mask[:whole] = np.repeat(mask[:whole].reshape(-1, size).any(axis=1), size)
+            changed[address] = mask
             host[...] = copy
+        return changed
 
 
 class _Launcher:
@@ -250,7 +264,9 @@ class _Launcher:
         except SimError as error:
             run.fatal = run.fatal or f"{label}: {error}"
             raise
-        tensors.bring_back()
+        changed = tensors.bring_back()
+        if run.observe is not None:
+            run.observe(function.name, changed, report)
         sys.stdout.write("".join(report.printed))
         run.hazards += [SanitizedHazard.of(hazard, ptx, label) for hazard in report.hazards]
 

@@ -93,6 +93,10 @@ class Checker(Findings):
         if set(unjudged) & {case["name"] for case in verdict["cases"]}:
             self.find(where, "a case is judged and left unjudged")
         exact = [check_algebra(self, f"{where} {each['name']}", each, built) for each in verdict.get("algebra", ())]
+        for entry in verdict.get("code", ()):
+            self.same_keys(where, "code", entry)
+            for each in entry["unjudged"]:
+                self.same_keys(where, "unjudged code", each)
         unequal = ["INCORRECT"] if "UNEQUAL" in exact else []
         status = next((s for s in [*bad, *unequal] if s != "INFRA_ERROR"), "INFRA_ERROR")
         if not bad and not unequal and (verdict["cases"] or unjudged):

@@ -13,6 +13,7 @@ from sdpalab.compile.resources import Resources
 from sdpalab.evidence.records import SPEED_UNITS, AttemptRecord, BuildRecord, Figure
 from sdpalab.judge import verdict
 from sdpalab.judge.algebra.outcome import AlgebraCase, AlgebraStatus
+from sdpalab.judge.unjudged import EntryCode, UnjudgedCode
 from sdpalab.kernels.kernel import MISSION_LIMITS
 from sdpalab.problem import FIELDS, Problem
 
@@ -35,6 +36,8 @@ KEYS = {
     "verdict": _keys(verdict.Verdict),
     "case": _keys(verdict.Case),
     "algebra": _keys(AlgebraCase),
+    "code": _keys(EntryCode),
+    "unjudged code": _keys(UnjudgedCode),
     "problem": _keys(Problem),
     "build": _keys(BuildRecord),
     "resources": _keys(Resources),

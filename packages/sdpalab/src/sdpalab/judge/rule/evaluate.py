@@ -12,6 +12,7 @@ import numpy.typing as npt
 from sdpalab.inputs import Inputs, dtype_of
 from sdpalab.judge.diagnose.explain import incorrect_reason, lse_reason, not_finite_reason
 from sdpalab.judge.diagnose.failure import Failure, first_padding
+from sdpalab.judge.provenance import reason_by_torch
 from sdpalab.judge.rule.figures import yardstick_name
 from sdpalab.judge.rule.limits import measure
 from sdpalab.judge.rule.log_sum_exp import measure_lse
@@ -203,7 +204,7 @@ def evaluate(
     arrays = {**own, **{yardstick_name(name): array for name, array in judged.yardsticks.items()}}
     arrays |= {f"{name}_second": again[name] for name in differing}
     arrays |= {} if lse is None else {"lse": lse}
-    noted = ("device", "ptx_sha256", "memory_poisoned", "confinement", "confined_by", "set_aside")
+    noted = ("device", "ptx_sha256", "memory_poisoned", "confinement", "confined_by", "set_aside", "provenance")
     facts = {
         "device": about["device"],
         "config": about["config"],
@@ -232,7 +233,10 @@ def evaluate(
         return evidence(judged.status, judged.reason)
     if other is not None and "other" in runs:
         reason = _stale(problem, other, runs["other"], own, numerics)
-        return evidence(Status.STALE if reason else Status.PASSED, reason)
+        if reason:
+            return evidence(Status.STALE, reason)
+    if reason := reason_by_torch(reply.get("provenance")):
+        return evidence(Status.BY_TORCH, reason)
     return evidence(Status.PASSED)
 
 

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +29,8 @@ from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
     import torch
+
+    from sdpalab.judge.sandbox.triton_calls import TritonCalls
 
 __all__ = ["BadOutput", "CallableRunner"]
 
@@ -45,6 +49,7 @@ class CallableRunner:
 
         torch.set_num_threads(1)
         self._function = function
+        self._triton = _triton_calls()
         self._storage: dict[str, Array] = {}
         self._arrays: dict[str, Array] = {}
         self._tensors: list[torch.Tensor] = []
@@ -96,15 +101,18 @@ class CallableRunner:
                 self._extra["do"] = laid_out_tensor(*laid["do"], strides)
         before = {name: _digest(storage) for name, storage in self._storage.items()}
         poisoned = _poison_new_memory(poison)
+        observing = self._triton.observing([*self._tensors, *self._extra.values()]) if self._triton else nullcontext()
         try:
-            outputs = self._call(problem)
+            with observing:
+                outputs = self._call(problem)
         finally:
             _poison_new_memory(None)
         shapes = {name: shape for name, (shape, _) in output_buffers(problem).items() if name != "lse"}
         self._outputs = _checked(outputs, shapes, self._tensors[0].dtype)
         copied = {name: from_torch(tensor).copy() for name, tensor in self._outputs.items()}
         changed = [name for name, storage in self._storage.items() if _digest(storage) != before[name]]
-        return copied, {"changed": changed, "memory_poisoned": poisoned}
+        notes = {"changed": changed, "memory_poisoned": poisoned}
+        return copied, {**notes, **({"provenance": self._triton.stated(self._outputs)} if self._triton else {})}
 
     def _call(self, problem: Problem) -> tuple[Any, ...]:
         """The outputs of the function, or their gradients, in the order of :attr:`Problem.outputs`."""
@@ -134,6 +142,19 @@ class CallableRunner:
 
         assert self._outputs, "nothing was run"
         return {name: from_torch(tensor).copy() for name, tensor in self._outputs.items()}
+
+
+def _triton_calls() -> TritonCalls | None:
+    """The simulator as Triton's GPU, if Triton functions are loaded."""
+    if "triton" not in sys.modules:
+        return None
+    from sdpalab.judge.sandbox.provenance import triton_functions
+
+    if not triton_functions():
+        return None
+    from sdpalab.judge.sandbox.triton_calls import TritonCalls
+
+    return TritonCalls()
 
 
 def _checked(

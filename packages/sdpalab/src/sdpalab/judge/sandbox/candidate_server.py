@@ -28,7 +28,6 @@ from sdpalab.judge.strides import Strides
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config, Kernel, UnsupportedProblem
 from sdpalab.kernels.source import source_text
-from sdpalab.kernels.triton_kernel import HOW_TO_DESCRIBE
 from sdpalab.problem import Problem
 
 __all__ = ["SERVER", "main"]
@@ -86,12 +85,8 @@ class _CandidateServer:
         """Status and reason of an exception; ``called``: of a callable."""
         if called and isinstance(error, BadOutput):
             return Status.BAD_OUTPUT, str(error)
-        if called and _launches_triton(error):
-            return Status.BUILD_FAILED, (
-                f"{self._callable.describe()['name']} launches a Triton function, and the judge calls it on CPU "
-                f"tensors: define a TritonKernel with that function, its grid and its args, and judge that; "
-                f"{HOW_TO_DESCRIBE}"
-            )
+        if called and type(error).__name__ == "KernelHazard":  # without Triton its module is not imported
+            return Status.HAZARD, str(error)
         known = () if called else (status for kind, status in _STATUSES if isinstance(error, kind))
         status = next(iter(known), Status.CRASHED)
         return status, _raised(error) if status is Status.CRASHED else _text_of(error)
@@ -209,12 +204,6 @@ def _raised(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
     return f"raised {type(error).__name__}: {_text_of(error)[:500]}{where}"
-
-
-def _launches_triton(error: BaseException) -> bool:
-    """Whether Triton raised the exception at a launch: there is no GPU, or the tensors are not on one."""
-    modules = {frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)}
-    return bool(modules & {"triton.runtime.jit", "triton.runtime.driver"})
 
 
 def _text_of(error: BaseException) -> str:

@@ -24,6 +24,7 @@ from sdpalab.judge.algebra.stage import reordered
 from sdpalab.judge.options import JudgeOptions
 from sdpalab.judge.sandbox.candidate import CandidateSpec
 from sdpalab.judge.sandbox.candidate_server import SERVER
+from sdpalab.judge.sandbox.executed import CodeReply, Executed, ExecutedBuild, SentEntry, SentRegion
 from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota, simulating_process
 from sdpalab.judge.sandbox.messages import About, CandidateReply, PlanReply, Reply, hazard_reason, plain
 from sdpalab.judge.sandbox.new_builds import MOST_BUILDS, keep_builds
@@ -35,6 +36,7 @@ from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.plan import problem_buffers
 from sdpalab.problem import Problem
 from warpsan import DEFAULT_NUMERICS
+from warpsan.folders import NATIVE, SHARED_CACHE
 from warpsan.gpus import default_sms
 
 __all__ = ["POISONS", "CandidateDied", "CandidateProcesses", "room_for"]
@@ -80,6 +82,8 @@ class CandidateProcesses:
         it runs.
     alone : bool
         Whether these processes have all cores: one launch on the simulator may then use all of them.
+    executed : Executed, optional
+        Receives the code that each simulated launch of :meth:`run` executed.
 
     Raises
     ------
@@ -91,13 +95,21 @@ class CandidateProcesses:
 
     def __init__(self, candidate_spec: CandidateSpec, problems: tuple[Problem, ...], options: JudgeOptions) -> None:
         self._options, self.alone = options, False
+        self.executed: Executed | None = None
         self._seconds = options.case_seconds
         self._quota = Quota(cpu_seconds=int(START_SECONDS + 2 * self._seconds * max(1, len(problems))))
         self._deadline = 0.0
         self._plan_process: GuardedProcess | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._reads = (*candidate_spec.files, *options.include_dirs)
-        self._candidate = GuardedProcess(SERVER, self._quota, untrusted=True, read=self._reads).await_ready()
+        shared = Cache().root  # compiled parts of the simulator, for functions with Triton kernels
+        self._candidate = GuardedProcess(
+            SERVER,
+            self._quota,
+            untrusted=True,
+            read=(*self._reads, shared / NATIVE),
+            environment={SHARED_CACHE: str(shared)},
+        ).await_ready()
         try:
             # Without confinement another candidate may have put a build of another kernel into a cache.
             confined = self._candidate.confinement == "namespaces"
@@ -177,6 +189,8 @@ class CandidateProcesses:
                     watched=watched,
                     strides=strides,
                 )
+                if self.executed is not None and plans is not None and "unexecuted" in reply:
+                    self.executed.add(problem, plans.plan, reply)
                 wanted = (*problem.outputs, *(["lse"] if first and self.about["lse"] else []))
                 logical = _logical(problem, {each: results[each] for each in wanted if each in results})
                 outputs |= {f"{name}.{output}": array for output, array in logical.items()}
@@ -241,6 +255,54 @@ class CandidateProcesses:
             return {**reply, "lse_refusal": refusal}, outputs
         except _Failed as failure:
             return failure.reply, {}
+
+    def plan(self, problem: Problem) -> SentPlan | None:
+        """The candidate's launch plan for a problem; None if it has none, or does not support the problem.
+
+        Raises
+        ------
+        CandidateDied
+            As :meth:`run`.
+        """
+        self._begin()
+        try:
+            plans = self._plans(problem, noted=False)
+        except _Failed:
+            return None
+        return plans and plans.plan
+
+    def code(self, builds: Sequence[ExecutedBuild]) -> list[SentEntry]:
+        """The unexecuted code of builds."""
+        plans = list({id(build.plan): build.plan for build in builds}.values())
+        number = {id(plan): n for n, plan in enumerate(plans)}
+        orders = [{**build.order(), "plan": number[id(build.plan)]} for build in builds]
+        arrays = {f"plan {n}": _as_bytes(plan) for n, plan in enumerate(plans)}
+        return self._about_code({"do": "code", "builds": orders, "plans": len(plans)}, arrays).code
+
+    def reached(
+        self, plan: SentPlan, wanted: Sequence[tuple[ExecutedBuild, Sequence[SentRegion]]]
+    ) -> list[list[bool | None]]:
+        """Whether the launches of a plan, which has the same code as the builds, reach regions; None where that depends
+        on more than integer arguments and the grid."""
+        orders = [
+            {**build.order(), "regions": [(region.pcs, region.outcome) for region in regions]}
+            for build, regions in wanted
+        ]
+        return self._about_code({"do": "reach", "builds": orders}, {"plan": _as_bytes(plan)}).reached
+
+    def _about_code(self, order: Mapping[str, Any], arrays: Arrays) -> CodeReply:
+        assert self._plan_process is not None
+        self._begin()
+        try:
+            reply, results = self._plan_process.ask(
+                CodeReply, {**order, **self._build}, arrays, MOST_BUILDS, self._deadline
+            )
+            keep_builds(self._cache, reply.builds, results)
+        except WireError as error:
+            raise self._died(self._plan_process, error) from None
+        if reply.status is not None:
+            raise MachineError(reply.reason)
+        return reply
 
     def close(self) -> None:
         """End the processes and their children."""
@@ -311,8 +373,8 @@ class CandidateProcesses:
         """Set the time limit, in seconds from now."""
         self._deadline, self._seconds = time.monotonic() + seconds, seconds
 
-    def _plans(self, problem: Problem, *, ring: bool = False) -> _Plans | None:
-        """The candidate's launch plan for ``problem``, as data; None for a callable."""
+    def _plans(self, problem: Problem, *, ring: bool = False, noted: bool = True) -> _Plans | None:
+        """The candidate's launch plan for ``problem``, as data; None for a callable. ``noted``: for an execution."""
         if self._plan_process is None:
             return None
         lse, config = bool(self.about["lse"]), self._algebraic if ring else self._config
@@ -324,9 +386,9 @@ class CandidateProcesses:
             plan = read_plan(data, problem_buffers(problem, lse=lse), self._options.include_dirs)
         except PlanError as error:
             raise _Failed(Status.BUILD_FAILED, str(error)) from None
-        if self._options.on_plan is not None:
+        if self._options.on_plan is not None and noted:
             self._options.on_plan(problem, plan, self._arch)
-        plans = _Plans(_as_bytes(plan), _as_bytes(plan.without("lse")) if lse else _as_bytes(plan))
+        plans = _Plans(plan, _as_bytes(plan), _as_bytes(plan.without("lse")) if lse else _as_bytes(plan))
         if self._options.gpu:
             # Builds come first, so that the short time limit on a GPU applies to the runs alone.
             self._ask(self._plan_process, {"do": "build", **self._build}, {"plan": plans.full}, 0)
@@ -411,8 +473,9 @@ def _logical(problem: Problem, results: Arrays) -> dict[str, Array]:
 
 
 class _Plans(NamedTuple):
-    """A kernel's plan as sent: with the log-sum-exp, if it writes one, and without."""
+    """A kernel's plan; and as sent: with the log-sum-exp, if it writes one, and without."""
 
+    plan: SentPlan
     full: Array
     bare: Array
 

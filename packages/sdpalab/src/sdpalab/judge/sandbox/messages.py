@@ -119,6 +119,15 @@ class About(Message):
         return self
 
 
+class StatedProvenance(Message):
+    """See :meth:`sdpalab.judge.sandbox.triton_calls.TritonCalls.stated`."""
+
+    functions: list[Text]
+    launches: Annotated[int, Field(ge=0)]
+    writers: dict[Text, Annotated[int, Field(ge=0)]]
+    flops: dict[Text, Annotated[int, Field(ge=0)]]
+
+
 class Reply(Message):
     """Result of an order: a failure and its reason, or ``status`` None with the observations."""
 
@@ -126,6 +135,7 @@ class Reply(Message):
     reason: Text = ""
     memory_poisoned: bool | None = None
     changed: list[Text] = []
+    provenance: StatedProvenance | None = None
 
     @model_validator(mode="after")
     def _a_failure_or_nothing(self) -> Reply:
@@ -171,11 +181,11 @@ class NewBuild(Message):
 class PlanReply(Reply):
     """Fields that only the plan server may send, not a candidate's process.
 
-    ``groups`` are the hazards of the simulator by kind and pair of source lines, including those before a failure.
-    ``ring`` is the ring in which a plan ran, and ``not_algebraic`` the reason why it did not. ``arch`` and ``sms`` are
-    the architecture and the multiprocessors of an opened GPU; ``lost``: a kernel has made the GPU unusable for the
-    process. ``builds`` are new builds, which the judge keeps. ``set_aside`` is the host code of a source, which is not
-    compiled.
+    ``unexecuted`` has for each launch the pc of each basic block that it did not execute. ``groups`` are the hazards of
+    the simulator by kind and pair of source lines, including those before a failure. ``ring`` is the ring in which a
+    plan ran, and ``not_algebraic`` the reason why it did not. ``arch`` and ``sms`` are the architecture and the
+    multiprocessors of an opened GPU; ``lost``: a kernel has made the GPU unusable for the process. ``builds`` are new
+    builds, which the judge keeps. ``set_aside`` is the host code of a source, which is not compiled.
     """
 
     device: Text = ""
@@ -183,6 +193,7 @@ class PlanReply(Reply):
     sms: Annotated[int, Field(ge=0)] = 0
     lost: bool = False
     ptx_sha256: list[Text] = []
+    unexecuted: list[list[int]] = []
     hazards: list[Text] = []
     hazard_count: int = 0
     groups: list[SentGroup] = []

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from sdpalab.compile import Build, set_aside
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.algebra.running import run_in_ring
+from sdpalab.judge.sandbox.executed import code_of, launches_of, reached
 from sdpalab.judge.sandbox.new_builds import send_builds
 from sdpalab.judge.sandbox.plans import SentPlan, SentStep
 from sdpalab.judge.sandbox.wire import serve
@@ -51,11 +52,14 @@ class _PlanServer:
         self._hazards: list[SanitizedHazard] = []
         """Hazards of the current order."""
         self._launches = 0
+        self._unexecuted: list[list[int]] = []
+        """Of each launch of the current order."""
         self._cache: ForwardedCache | None = None
 
     def answer(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
         """Execute an order: ``open`` the GPU, and describe it; ``build`` a plan's modules; or ``run`` it once, on the
-        GPU if it is open; or run it in the ``ring``, always on the simulator.
+        GPU if it is open; or run it in the ``ring``, always on the simulator; list unexecuted ``code`` of builds, or
+        whether the launches of a plan ``reach`` some of it.
 
         ``watched``: with the simulator's checks on.
         """
@@ -71,10 +75,14 @@ class _PlanServer:
             if order["do"] == "open":
                 self._gpu = GpuExecutor(arch=order["arch"])
                 return {"status": None, "device": self._gpu.device, "arch": self._gpu.arch, "sms": self._gpu.sms}, {}
+            if order["do"] == "code":
+                return self._code(order, arrays)
             sent = SentPlan.model_validate_json(arrays["plan"].tobytes())
             builds = self._builds(sent, order)
             if order["do"] == "build":
                 return {"status": None}, {}
+            if order["do"] == "reach":
+                return {"status": None, "reached": [reached(each, sent, builds) for each in order["builds"]]}, {}
             if order["do"] == "ring":
                 draws = {
                     name: array.view(np.uint16) if array.dtype == np.float16 else array
@@ -93,6 +101,7 @@ class _PlanServer:
             "status": None,
             "device": result.device,
             "ptx_sha256": list(result.ptx_sha256),
+            "unexecuted": self._unexecuted,
             "hazards": list(result.hazards[:MOST_HAZARDS]),
             "hazard_count": len(result.hazards),
             "changed": list(result.changed_inputs),
@@ -100,6 +109,13 @@ class _PlanServer:
             **({"set_aside": self._aside} if self._aside else {}),
         }
         return reply, {name: np.asarray(out) for name, out in result.outputs.items()}
+
+    def _code(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
+        """Unexecuted code of builds, each of which a plan launches."""
+        plans = [SentPlan.model_validate_json(arrays[f"plan {n}"].tobytes()) for n in range(order["plans"])]
+        builds = [self._builds(plan, order) for plan in plans]
+        sources = kernel_sources(step.code for plan in plans for step in launches_of(plan))
+        return {"status": None, "code": code_of(order["builds"], builds, sources)}, {}
 
     def _builds(self, sent: SentPlan, order: Mapping[str, Any]) -> tuple[Build, ...]:
         """Builds of the plan; those of the previous plan if the modules are the same."""
@@ -117,7 +133,7 @@ class _PlanServer:
     def _run(
         self, order: Mapping[str, Any], plan: LaunchPlan, builds: tuple[Build, ...], arrays: Mapping[str, Array]
     ) -> RunResult:
-        self._launches = 0
+        self._launches, self._unexecuted = 0, []
         inputs, poison = {name: array for name, array in arrays.items() if name != "plan"}, order["poison"]
         if self._gpu is None:
             checks = thorough_checks() if order["watched"] else ()
@@ -137,6 +153,7 @@ class _PlanServer:
     def _launched(self, built: Build, report: Report) -> None:
         """Called when a launch has finished."""
         self._launches += 1
+        self._unexecuted.append(list(report.unexecuted))
         self._hazards += [SanitizedHazard.of(hazard, f"{built.name}.ptx", "") for hazard in report.hazards]
 
     def _stopped(self, error: SimError, builds: Sequence[Build]) -> None:
