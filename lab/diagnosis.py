@@ -14,10 +14,8 @@ from sdpalab.campaigns.campaign import CampaignResult, Say
 from sdpalab.errors import UserError
 from sdpalab.judge.cases import CaseSpec
 from sdpalab.judge.diagnose.diagnosis import ranked_diagnoses
-from sdpalab.judge.diagnose.failure import Failure
-from sdpalab.judge.diagnose.summary import FailedArrays
+from sdpalab.judge.diagnose.summary import FailedArrays, failures_of
 from sdpalab.judge.session import judge_candidate
-from sdpalab.judge.verdict import Status
 
 __all__ = ["PACKAGES", "Named", "diagnosed", "edits", "run"]
 
@@ -38,6 +36,20 @@ CAUSES = {
     "zeros past the last key count": Cause.PADDING,
     "query head h reads K/V head": Cause.HEADS,
     "K and V of batch 0": Cause.HEADS,
+    "template: delta": Cause.DELTA,
+    "template: the log-sum-exp": Cause.LOG_SUM,
+    "template: dQ is not scaled": Cause.FACTOR,
+    "template: dK is scaled twice": Cause.FACTOR,
+    "template: dV is scaled": Cause.FACTOR,
+    "template: dS lacks P": Cause.SUMS,
+    "template: the last query head of a group": Cause.GROUP,
+    "template: dK and dV of K/V head h": Cause.GROUP,
+    "template: dQ: query i sees key i + 1": Cause.MASK,
+    "template: dK: key j is not seen": Cause.MASK,
+    "template: dQ: the loop over keys ends": Cause.KEYS,
+    "template: dK and dV of keys that no query sees": Cause.RANGE,
+    "template: the sum of dQ begins": Cause.SUMS,
+    "template: dV is the sum of P Q": Cause.OPERANDS,
 }
 """Cause by words of an edit's id."""
 KINDS = ("normal", "ramp")
@@ -69,11 +81,7 @@ def diagnosed(bug: Bug, cause: Cause) -> Named:
     arrays = FailedArrays()
     specs = [CaseSpec(kind, bug.problem, inputs=kind, seed=0) for kind in KINDS]
     verdict = judge_candidate(bug.candidate, specs, workers=1, algebra=False, store=arrays)
-    failures = [
-        Failure(case.problem, *arrays.of(case), case.errors, case.limits)
-        for case in verdict.cases
-        if case.status in (Status.INCORRECT, Status.NOT_FINITE) and case.errors and case.limits
-    ]
+    failures = list(failures_of(verdict.cases, arrays.of).values())
     ranked = ranked_diagnoses(failures)
     likely = str(ranked[0]) if ranked else ""
     return Named(bug.id, cause, len(failures), tuple(one.cause for one in ranked), likely)

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from attention import output_of
+from attention import output_of, outputs_of
 
-from sdpalab.bugs import Bug
+from sdpalab.bugs import Bug, Family
 from sdpalab.bugs.catalogue import BUGS
 from sdpalab.bugs.cause import Cause
 from sdpalab.inputs import make_inputs
@@ -16,6 +16,7 @@ from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.diagnose.diagnosis import Diagnosis, diagnose, explanations, first_sight
 from sdpalab.judge.diagnose.error_map import MOST_COLUMNS, MOST_ROWS, error_map
 from sdpalab.judge.diagnose.failure import Failure
+from sdpalab.judge.diagnose.gradients import GradientFailure, failure_of_gradients
 from sdpalab.judge.rule.evaluate import Judged, judge_output
 from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.verdict import Status
@@ -88,6 +89,49 @@ def test_a_planted_bug_is_named(name: str, problem: Problem, cause: Cause, words
     assert diagnosis is not None
     assert diagnosis.cause is cause, diagnosis
     assert words in diagnosis.detail
+
+
+def failed_gradients(bug: Bug, problem: Problem, kind: str) -> GradientFailure | None:
+    inputs = make_inputs(problem, kind)
+    outputs = outputs_of(bug.edit, problem, inputs)
+    verdict = judge_output(problem, inputs, outputs, UNDECLARED)
+    figures = {name: (each.errors, each.limits) for name, each in verdict.figures.items()}
+    return None if verdict.status is Status.PASSED else failure_of_gradients(problem, inputs, outputs, figures)
+
+
+OF_GRADIENTS = [bug for bug in BUGS.values() if bug.family is Family.GRADIENTS and not bug.in_source]
+UNNAMED = (
+    "the log-sum-exp is rounded to the inputs' type",
+    "dQ is added to the accumulator of the call before",
+    "dQ is a sum in an order that differs between runs, without a declaration",
+    "dV has the shape of K",
+    "dO is read as if it were contiguous",
+    "O is read with the strides of dO",
+    "K is read as if it were contiguous",
+)
+"""Bugs that no single run on contiguous inputs shows, or whose error is noise."""
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("bug", [bug for bug in OF_GRADIENTS if bug.id[10:] not in UNNAMED], ids=lambda bug: bug.id)
+def test_a_bug_of_gradients_is_named_with_the_wrong_gradients(bug: Bug) -> None:
+    torch.set_num_threads(1)
+    failed = failed_gradients(bug, bug.problem, "normal") or failed_gradients(bug, bug.problem, "negative")
+    assert failed is not None
+    diagnosis = diagnose([failed])
+    assert diagnosis is not None
+    assert diagnosis.cause is bug.cause, diagnosis
+    assert set(diagnosis.outputs) <= set(failed.wrong)
+
+
+def test_random_gradients_have_no_diagnosis() -> None:
+    problem = Problem(1, 2, 60, 32, task="backward")
+    inputs, rng = make_inputs(problem), np.random.default_rng(0)
+    outputs = {name: rng.standard_normal(shape).astype(np.float16) for name, shape in problem.outputs.items()}
+    verdict = judge_output(problem, inputs, outputs, UNDECLARED)
+    figures = {name: (each.errors, each.limits) for name, each in verdict.figures.items()}
+    assert diagnose([failure_of_gradients(problem, inputs, outputs, figures)]) is None
+    assert "hint" not in verdict.reason
 
 
 def test_the_hint_takes_no_scores_and_the_reference_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from attention import outputs_of
 from gradient_candidates import backward, eager, sdpa, two_of_three, unrelated
 
+from sdpalab.bugs.backward import TiledBackward
+from sdpalab.bugs.catalogue import BUGS
 from sdpalab.errors import UserError
 from sdpalab.inputs import INPUT_KINDS, make_inputs, visible_keys
 from sdpalab.judge import judge
@@ -144,7 +147,7 @@ def test_an_exact_mean_and_a_copy_are_gradients_of_v() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("right", [sdpa, eager, backward()], ids=["sdpa", "eager", "explicit"])
+@pytest.mark.parametrize("right", [sdpa, eager, backward, TiledBackward()], ids=["sdpa", "eager", "explicit", "tiled"])
 def test_right_gradients_pass(right: Callable[..., Any], dtype: str) -> None:
     verdict = judge(right, [Problem(1, 4, 70, 32, kv_heads=2, task="backward", dtype=dtype)])
     assert verdict.passed, verdict.reason
@@ -153,32 +156,32 @@ def test_right_gradients_pass(right: Callable[..., Any], dtype: str) -> None:
     assert "log-sum-exp" not in verdict.covers
 
 
-BUGS = {
-    "no delta": "dq",
-    "delta of O alone": "dq",
-    "delta of dO alone": "dq",
-    "scale twice": "dq",
-    "no scale in dK": "dk",
-    "wrong heads": "dq",
-    "last head of a group only": "dk",
-    "mask one key later": "dq",
-    "window one key shorter": "dq",
-    "no factor of the soft cap": "dq",
-    "P of the last key lost": "dv",
-    "lse in base 2": "dq",
-    "bfloat16 sums": "dq",
-}
-"""Bugs of the backward pass, and the first gradient that each makes wrong."""
-
-
-@pytest.mark.parametrize("bug", list(BUGS))
-def test_a_bug_is_found_and_its_gradient_is_named(bug: str) -> None:
-    problem = Problem(1, 4, 70, 32, kv_heads=2, causal=bug == "mask one key later", task="backward")
-    verdict = judge_candidate(backward(bug=bug), cases_for("quick", [problem]), until_failure=True)
+@pytest.mark.parametrize(
+    ("bug", "words"),
+    [
+        ("delta is left out", "dq and dk: delta, the sum of dO * O of each row, is wrong (delta is left out); look at"),
+        ("dQ is summed in bfloat16", "dq: the error is noise"),
+        ("dK and dV are those of the last query head of the group", "dk and dv: dK and dV are not the sums over"),
+    ],
+)
+def test_a_bug_is_found_and_named_with_its_gradient(bug: str, words: str) -> None:
+    planted = BUGS[f"backward: {bug}"]
+    verdict = judge_candidate(planted.candidate, cases_for("quick", [planted.problem]), until_failure=True)
     assert verdict.status is Status.INCORRECT, verdict.reason
-    assert verdict.reason.startswith(f"{BUGS[bug]}: ")
+    assert f"; hint: {words}" in verdict.reason
     failed = next(case for case in verdict.cases if not case.passed)
+    assert verdict.reason.startswith(f"{words.partition(' ')[0].rstrip(':')}: ")
     assert max(failed.figures, key=lambda name: failed.figures[name].share) in failed.reason
+
+
+def test_a_gradient_that_cancels_is_measured_at_its_magnitude() -> None:
+    """One key and a sink: dS is the small difference of two large numbers, whose rounding errors may not cancel."""
+    problem = Problem(1, 2, 1, 32, kv_heads=1, alibi_slopes=True, sinks=True, task="backward")
+    inputs = make_inputs(problem, "normal", 1)
+    outputs = outputs_of(TiledBackward(), problem, inputs)
+    assert judge_output(problem, inputs, outputs, UNDECLARED).status is Status.PASSED
+    outputs["dq"] = outputs["dq"] + np.float16(0.01)
+    assert judge_output(problem, inputs, outputs, UNDECLARED).status is Status.INCORRECT
 
 
 def test_a_candidate_without_a_gradient_is_a_bad_output() -> None:
@@ -198,7 +201,7 @@ def test_a_kernel_that_does_not_claim_gradients_is_refused() -> None:
 
 
 def test_a_record_without_the_figures_of_each_gradient_is_invalid() -> None:
-    verdict = judge(backward(), [Problem(1, 2, 20, 16, task="backward")], claims=False)
+    verdict = judge(backward, [Problem(1, 2, 20, 16, task="backward")], claims=False)
     fields = verdict.cases[0].to_dict()
     assert type(verdict.cases[0]).from_dict(json.loads(json.dumps(fields))) == verdict.cases[0]
     del fields["figures"]["dk"]

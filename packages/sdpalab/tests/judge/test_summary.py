@@ -119,9 +119,9 @@ def test_another_store_gets_all_arrays_too() -> None:
     arrays = FailedArrays(kept)
     case = wrong_case("wrong", arrays)
     assert kept.count == 4
-    inputs, out = arrays.of(case)
+    inputs, outputs = arrays.of(case)
     assert isinstance(inputs, Inputs)
-    assert not out.any()
+    assert not outputs["o"].any()
 
 
 @pytest.mark.parametrize(

@@ -112,8 +112,8 @@ class ReportData:
         cases = (case for attempt in self.attempts if attempt.verdict for case in attempt.verdict.cases)
         return list(dict.fromkeys(case.name for case in cases))
 
-    def failed_arrays(self, case: Case) -> tuple[Inputs, Any]:
-        """Inputs and output of a case in the problem's dtype, for :func:`~sdpalab.judge.diagnose.summary.summarise`.
+    def failed_arrays(self, case: Case) -> tuple[Inputs, dict[str, Any]]:
+        """Inputs and outputs of a case in the problem's dtype, for :func:`~sdpalab.judge.diagnose.summary.summarise`.
 
         Raises
         ------
@@ -122,7 +122,7 @@ class ReportData:
         """
         members = self._members
         inputs = inputs_of(case.problem, case.digests, members)
-        return inputs, arrays_of(case.problem, case.digests, members, "o")["o"]
+        return inputs, arrays_of(case.problem, case.digests, members, case.problem.outputs)
 
     def pictured(self, attempt: AttemptRecord) -> CaseArrays | None:
         """The arrays of the case that a picture of an attempt shows; None if it has none.
@@ -135,12 +135,12 @@ class ReportData:
         if not cases:
             return None
         case = (wrong or [max(cases, key=_fitness)])[0]
-        inputs, out = self.failed_arrays(case)
+        inputs, outputs = self.failed_arrays(case)
         key = json.dumps([case.problem.to_dict(), inputs.digests()])
         if key not in self._references:
             scoring = case.problem.scoring_with(inputs.arrays)
             self._references[key] = attention_float64(*inputs.qkv, **scoring)
-        return CaseArrays(case, out, self._references[key])
+        return CaseArrays(case, outputs["o"], self._references[key])
 
     @cached_property
     def _members(self) -> dict[str, bytes]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
@@ -19,11 +19,20 @@ import numpy.typing as npt
 from sdpalab.bugs.cause import Cause
 from sdpalab.judge.diagnose.failure import Failure, place
 from sdpalab.judge.diagnose.fitted import fitted, moved
+from sdpalab.judge.diagnose.gradients import LOOK, GradientFailure, explained
 from sdpalab.judge.diagnose.hypotheses import Hypothesis, hypotheses, without_scores
 from sdpalab.judge.diagnose.workings import TILES
 from sdpalab.judge.rule.limits import LEAST_SUBNORMAL
 
-__all__ = ["Diagnosis", "diagnose", "explanations", "first_sight", "ranked_diagnoses"]
+__all__ = [
+    "Diagnosis",
+    "diagnose",
+    "explanations",
+    "first_sight",
+    "gradient_explanations",
+    "gradient_hint",
+    "ranked_diagnoses",
+]
 
 ENOUGH = 3.0
 """Factor by which a hypothesis must be nearer to the output than the right output is."""
@@ -33,6 +42,8 @@ NOISE = 200.0
 """Largest relative L2 error of noise, in units of the limit; P or V in 8 bits reaches it."""
 MOST_CASES, SMALL, MOST_SCORES = 4, 1 << 18, 1 << 22
 """Most failed cases that are diagnosed; most scores of the problems diagnosed first, and of any diagnosed problem."""
+HINT_SCORES = 1 << 17
+"""Most scores of a backward problem whose reason has a hint: its hypotheses take a second."""
 MOST_PAIRS = 1 << 23
 """Most pairs of output rows that are compared, over all heads."""
 FEWEST_ROWS = 3
@@ -46,46 +57,79 @@ _PATTERNS = (Cause.EDGE, Cause.PLACE, Cause.PRECISION)
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A class of bugs, and the detail."""
+    """A class of bugs, the detail, and for gradients the names of the wrong ones."""
 
     cause: Cause
     detail: str
+    outputs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.cause.value} ({self.detail})"
+        text = f"{self.cause.value} ({self.detail})"
+        if not self.outputs:
+            return text
+        look = f"; look at {LOOK[self.cause]}" if self.cause in LOOK else ""
+        return f"{' and '.join(self.outputs)}: {text}{look}"
 
 
-def diagnose(failures: Sequence[Failure]) -> Diagnosis | None:
+def diagnose(failures: Sequence[Failure | GradientFailure]) -> Diagnosis | None:
     """The first of :func:`ranked_diagnoses`, if there is one."""
     return next(iter(ranked_diagnoses(failures)), None)
 
 
-def ranked_diagnoses(failures: Sequence[Failure]) -> tuple[Diagnosis, ...]:
+def ranked_diagnoses(failures: Sequence[Failure | GradientFailure]) -> tuple[Diagnosis, ...]:
     """The causes that explain at least half of the failed cases, the likeliest first; none if all cases are too large.
 
     Causes that explain the output exclude causes from the error pattern; among causes with equal counts the most
     specific is the first.
     """
-    by_failure = [explanations(failure) for failure in _chosen(failures)]
+    by_failure = [
+        gradient_explanations(failure) if isinstance(failure, GradientFailure) else explanations(failure)
+        for failure in _chosen(failures)
+    ]
     counts = Counter(cause for one in by_failure for cause in {diagnosis.cause for diagnosis in one})
     often = [cause for cause in Cause if counts[cause] and 2 * counts[cause] >= len(by_failure)]
     ranked = [cause for cause in often if cause not in _PATTERNS] or often
     diagnoses = []
     for cause in sorted(ranked, key=counts.__getitem__, reverse=True):
-        details = [diagnosis.detail for one in by_failure for diagnosis in one if diagnosis.cause is cause]
-        diagnoses.append(Diagnosis(cause, max(details, key=details.count)))
+        found = [diagnosis for one in by_failure for diagnosis in one if diagnosis.cause is cause]
+        details = [diagnosis.detail for diagnosis in found]
+        diagnoses.append(max(found, key=lambda diagnosis: details.count(diagnosis.detail)))
     return tuple(diagnoses)
 
 
-def _chosen(failures: Sequence[Failure]) -> list[Failure]:
+def _chosen(failures: Sequence[Failure | GradientFailure]) -> list[Failure | GradientFailure]:
     """The small problems with the largest errors, preferring larger problems among equal errors; without small
     problems, the smallest problem."""
     possible = sorted(
-        (failure for failure in failures if failure.problem.scores <= MOST_SCORES),
+        (failure for failure in failures if failure.problem.scores <= _most_scores(failure)),
         key=lambda failure: failure.problem.scores,
     )
     small = [failure for failure in possible if failure.problem.scores <= SMALL]
     return sorted(small, key=lambda failure: failure.severity)[-MOST_CASES:] or possible[:1]
+
+
+def _most_scores(failure: Failure | GradientFailure) -> int:
+    return SMALL if isinstance(failure, GradientFailure) else MOST_SCORES
+
+
+def gradient_explanations(failure: GradientFailure) -> tuple[Diagnosis, ...]:
+    """All explanations of one case with wrong gradients, and patterns that fit the error of the worst gradient, the
+    most specific first."""
+    wrong = failure.wrong
+    if not wrong:
+        return ()
+    found = [Diagnosis(cause, detail, wrong) for cause, detail in explained(failure)]
+    worst = max(wrong, key=lambda name: failure.parts[name].severity)
+    patterns = [replace(each, outputs=(worst,)) for each in _patterns(failure.parts[worst])]
+    found += [each for each in patterns if each.cause is Cause.PRECISION] or patterns
+    order = list(Cause)
+    return tuple(sorted(found, key=lambda diagnosis: order.index(diagnosis.cause)))
+
+
+def gradient_hint(failure: GradientFailure) -> str:
+    """The first explanation of a small case in a sentence; empty without one."""
+    found = gradient_explanations(failure) if failure.problem.scores <= HINT_SCORES else ()
+    return f"hint: {found[0]}" if found else ""
 
 
 def first_sight(failure: Failure) -> Diagnosis | None:
@@ -155,7 +199,7 @@ def _not_finite(failure: Failure, bad: npt.NDArray[np.bool_]) -> Iterator[Diagno
 
 def _patterns(failure: Failure) -> Iterator[Diagnosis]:
     """The pattern of the error."""
-    bad, seq = failure.bad, failure.problem.seq_q
+    bad, seq = failure.bad, failure.bad.shape[2]
     wrong = np.asarray(bad.any(axis=(0, 1)))
     if wrong.any() and not wrong.all():
         first, last = (int(n) for n in np.flatnonzero(wrong)[[0, -1]])

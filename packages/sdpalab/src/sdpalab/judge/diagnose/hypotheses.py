@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sdpalab.bugs.bug import Bug
 from sdpalab.bugs.catalogue import IN_PYTHON
 from sdpalab.bugs.cause import Cause
 from sdpalab.bugs.precision import WithoutScores
@@ -19,7 +20,7 @@ from sdpalab.bugs.variants import VARIANTS
 from sdpalab.judge.diagnose.workings import F64, TILES, Float64Attention
 from sdpalab.problem import Problem
 
-__all__ = ["Hypothesis", "hypotheses", "without_scores"]
+__all__ = ["Hypothesis", "applies", "hypotheses", "without_scores"]
 
 _FITTED = (Cause.SCORES, Cause.NORMALISATION, Cause.ROWS, Cause.COLUMNS)
 """Causes whose number or permutation is fitted to the output (:mod:`.fitted`)."""
@@ -48,12 +49,17 @@ def without_scores(w: Float64Attention) -> Iterator[Hypothesis]:
 
 def hypotheses(w: Float64Attention) -> Iterator[Hypothesis]:
     """All other hypotheses, in the order of the catalogue."""
-    features = {"causal", *_features(w.problem)} if w.problem.causal else _features(w.problem)
     for bug in (*IN_PYTHON, *VARIANTS):
         if not isinstance(bug.cause, Cause) or bug.cause in (*_FITTED, *_NO_OUTPUT) or bug.claims:
             continue
-        if isinstance(bug.edit, TiledAttention) and _needed(bug.problem) <= features:
+        if isinstance(bug.edit, TiledAttention) and applies(bug, w.problem):
             yield from _outputs(bug.cause, bug.detail, bug.edit, w)
+
+
+def applies(bug: Bug, problem: Problem) -> bool:
+    """Whether the bug can show on a problem: whether that has the features for which the bug was planted."""
+    features = _features(problem)
+    return _needed(bug.problem) <= ({"causal", *features} if problem.causal else features)
 
 
 def _features(problem: Problem) -> set[str]:
@@ -64,7 +70,7 @@ def _features(problem: Problem) -> set[str]:
 
 def _needed(problem: Problem) -> set[str]:
     """Features without which a bug that was planted for the problem has no effect."""
-    return _features(problem) or ({"causal"} if problem.causal else set())
+    return _features(problem) - {"backward"} or ({"causal"} if problem.causal else set())
 
 
 def _outputs(cause: Cause, words: str, bug: TiledAttention, w: Float64Attention) -> Iterator[Hypothesis]:

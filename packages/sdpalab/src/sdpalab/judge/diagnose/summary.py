@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -20,14 +20,15 @@ from sdpalab.inputs import Inputs
 from sdpalab.judge.diagnose.diagnosis import diagnose
 from sdpalab.judge.diagnose.error_map import error_map
 from sdpalab.judge.diagnose.failure import Failure, place
+from sdpalab.judge.diagnose.gradients import GradientFailure, failure_of_gradients
 from sdpalab.judge.verdict import Case, Status, Verdict, broken_rules
 from sdpalab.problem import FIELDS, Problem
 from warpsan.report import HazardGroup, merge
 
-__all__ = ["FailedArrays", "FailureSummary", "options_of", "summarise"]
+__all__ = ["FailedArrays", "FailureSummary", "failures_of", "options_of", "summarise"]
 
 Array = npt.NDArray[Any]
-ArraysOf = Callable[[Case], "tuple[Inputs, Array]"]
+ArraysOf = Callable[[Case], "tuple[Inputs, Mapping[str, Array]]"]
 
 _SMALL_SCORES = 1 << 18
 """Most scores of a problem in a next step; the simulator runs it in seconds in every order."""
@@ -82,11 +83,11 @@ class FailedArrays:
 
         return finished
 
-    def of(self, case: Case) -> tuple[Inputs, Array]:
-        """Inputs and output of a failed case with an output."""
+    def of(self, case: Case) -> tuple[Inputs, dict[str, Array]]:
+        """Inputs and outputs, by name, of a failed case with outputs."""
         names = ("q", "k", "v", *case.problem.array_shapes)
         inputs = Inputs(**{name: self._arrays[case.digests[name]] for name in names})
-        return inputs, self._arrays[case.digests["o"]]
+        return inputs, {name: self._arrays[case.digests[name]] for name in case.problem.outputs}
 
 
 def _digest(array: Array) -> str:
@@ -151,24 +152,37 @@ def summarise(
     """
     if verdict.passed:
         return FailureSummary()
-    wrong: dict[str, Failure] = {}
-    for case in verdict.cases:
-        # If only the limit of the log-sum-exp is exceeded, the output is right.
-        errors, limits = case.errors, case.limits
-        if case.status in _NUMBERS and errors and limits and set(broken_rules(errors, limits)) - {"lse"}:
-            wrong[case.name] = Failure(
-                case.problem, *arrays(case), errors, limits, written="o_second" not in case.digests
-            )
+    wrong = failures_of(verdict.cases, arrays)
+    worst = {
+        name: failure.worst if isinstance(failure, GradientFailure) else failure for name, failure in wrong.items()
+    }
     mapped = next(iter(wrong), "")
     diagnosis = diagnose(list(wrong.values()))
     return FailureSummary(
         hazards=_hazards(verdict),
         mapped=mapped,
-        error_map=error_map(wrong[mapped]) if wrong else "",
-        worst_row=_worst_row(wrong),
+        error_map=error_map(worst[mapped]) if wrong else "",
+        worst_row=_worst_row(worst),
         likely=str(diagnosis) if diagnosis else "",
         next_step=_next_step(verdict, candidate, options),
     )
+
+
+def failures_of(cases: Sequence[Case], arrays: ArraysOf) -> dict[str, Failure | GradientFailure]:
+    """The cases with a wrong output, by name; a wrong log-sum-exp beside a right output is left out."""
+    wrong: dict[str, Failure | GradientFailure] = {}
+    for case in cases:
+        errors, limits = case.errors, case.limits
+        if case.status not in _NUMBERS or not errors or not limits or not set(broken_rules(errors, limits)) - {"lse"}:
+            continue
+        problem, (inputs, outputs) = case.problem, arrays(case)
+        if problem.backward:
+            figures = {name: (each.errors, each.limits) for name, each in case.figures.items()}
+            wrong[case.name] = failure_of_gradients(problem, inputs, outputs, figures)
+        else:
+            written = "o_second" not in case.digests
+            wrong[case.name] = Failure(problem, inputs, outputs["o"], errors, limits, written=written)
+    return wrong
 
 
 def _hazards(verdict: Verdict) -> tuple[HazardGroup, ...]:
@@ -189,7 +203,8 @@ def _worst_row(wrong: dict[str, Failure]) -> str:
         return ""
     rows = f"{int(failure.bad.sum())} of {failure.bad.size} rows are over the limit"
     where = place(failure.errors.worst_row)
-    return f"{where} of {name}: relative L2 {worst.error:.3g}, {worst.share:.3g}x the limit; {rows}"
+    output = "" if failure.output == "o" else f"{failure.output} "
+    return f"{output}{where} of {name}: relative L2 {worst.error:.3g}, {worst.share:.3g}x the limit; {rows}"
 
 
 def _next_step(verdict: Verdict, candidate: object, options: Sequence[str]) -> str:

@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import Inputs, dtype_of
+from sdpalab.judge.diagnose.diagnosis import gradient_hint
 from sdpalab.judge.diagnose.explain import incorrect_reason, lse_reason, not_finite_reason
 from sdpalab.judge.diagnose.failure import Failure, first_padding
+from sdpalab.judge.diagnose.gradients import GradientFailure
 from sdpalab.judge.provenance import reason_by_torch
 from sdpalab.judge.rule.figures import yardstick_name
 from sdpalab.judge.rule.limits import measure
@@ -131,11 +133,12 @@ def judge_output(
     outputs = out if isinstance(out, Mapping) else {"o": out}
     expected = references.expected(numerics)
     figures: dict[str, Figures] = {}
+    failures: dict[str, Failure] = {}
     status, reasons = Status.PASSED, []
     for name, each in expected.items():
         errors = measure(outputs[name], each.reference, problem.dtype, each.exact, each.magnitude)
         figures[name] = Figures(errors, each.limits)
-        failure = Failure(
+        failure = failures[name] = Failure(
             problem, inputs, outputs[name], errors, each.limits, each.reference, written, each.magnitude, name
         )
         broken = broken_rules(errors, each.limits)
@@ -153,6 +156,8 @@ def judge_output(
             reasons = [*(reasons or ["the output is right"]), wrong]
             if status is Status.PASSED:
                 status = Status.NOT_FINITE if lse_errors.not_finite else Status.INCORRECT
+    if problem.backward and reasons:
+        reasons += [hint] if (hint := gradient_hint(GradientFailure(problem, inputs, failures))) else []
     references.release_weights()
     return Judged(status, "; ".join(reasons), figures, {name: each.yardstick for name, each in expected.items()})
 
