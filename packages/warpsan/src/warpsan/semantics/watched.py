@@ -32,7 +32,6 @@ from warpsan.engine.watch.undefined_global import (
 )
 from warpsan.host.memory import LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS
 from warpsan.ptx.ir import Instruction
-from warpsan.ptx.modifiers import Mods
 from warpsan.semantics.homes import keep_in_buffer
 from warpsan.semantics.shared_marks import check_read, check_write
 
@@ -105,9 +104,8 @@ def watch_access(
         _record(asm, place, instruction.pc)
 
 
-def strong_effect(asm: Assembler, mods: Mods) -> int:
+def strong_effect(asm: Assembler, instruction: Instruction) -> int:
     """The effects of a strong access that may be to global memory, for :func:`watch_access`; -1 for a weak one."""
-    instruction = mods.instruction
     if not is_communication(instruction):
         return -1
     if asm.volatile_is_data and memory_order(instruction).volatile:
