@@ -16,7 +16,7 @@ from warpsan.engine.assembler import Assembler
 from warpsan.engine.clocks import lanes_there
 from warpsan.engine.communication import orders_blocks, orders_threads
 from warpsan.engine.host import WatchedAccess, call_back
-from warpsan.engine.lanes import POINTER, WORD32, WORD64, Lanes, llvm_type, where
+from warpsan.engine.lanes import WORD32, WORD64, Lanes, llvm_type, where
 from warpsan.engine.layout import WARP
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.steps import is_step
@@ -286,7 +286,6 @@ def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, st
         cta = b.load(code.state("cta"), typ=WORD64)
         if does in ("load", "load.followed"):
             status = check_read(code, cta, places, width, shift, followed=does == "load.followed")
-            _mark_read(code, places, width, shift)
             _note_partial_read(code, present, width, shift)
             return status
         if does == "store":
@@ -334,21 +333,6 @@ def _trace(
     name = f"trace.{does}{'.strong' * orders}.{element}x{len(rows)}.{place.name}"
     operation = NativeOperation(name, lambda code: place.by_width(code, act))
     asm.record(operation, [*place.operands, instruction.pc, *rows])
-
-
-def _mark_read(code: OperationCode, places: Lanes, width: int, shift: int) -> None:
-    """Note the time of the current warp's reads of all granules, for any status."""
-    b = code.builder
-    warp = code.context("current")
-    clock = b.load(b.gep(code.pointer("clocks"), [warp], source_etype=WORD64), typ=WORD64)
-    many = max(width >> shift, 1)
-    now = code.spread(b.trunc(clock, WORD32), "u32", many)
-    plane = code.spread(code.context("current_plane"), "s64")
-    scratch = code.spread(code.context("scratch"), "s64")
-    target = where(code.active, plane + ((places >> shift) << 2), scratch)
-    for lane in range(WARP):
-        pointer = b.inttoptr(b.extract_element(target.value, WORD32(lane)), POINTER)
-        b.store(now.value, pointer, align=4)
 
 
 def _note_partial_read(code: OperationCode, present: Any, width: int, shift: int) -> None:
