@@ -10,7 +10,8 @@ from warpsan.errors import UnsupportedInstruction
 from warpsan.ptx.grammar import FORMS, Form, form_of, has_form
 from warpsan.ptx.ir import Address, Immediate, Instruction, Operand, Register, Vector
 from warpsan.ptx.modifiers import find_handler
-from warpsan.ptx.synchronising import AsyncStore, BulkCopy, Mbarrier, MbarrierTest, ProxyFence, role_of
+from warpsan.ptx.opcodes import role_of
+from warpsan.ptx.synchronising import AsyncStore, BulkCopy, Mbarrier, MbarrierTest, ProxyFence
 
 PLACE = Address(Register("%rd1"), 0)
 
@@ -92,4 +93,4 @@ def test_role_in_synchronisation(text, role):
 def test_has_form_reads_no_modifiers():
     assert has_form(instruction("mbarrier.test_wait.unknown"), MbarrierTest)
     assert not has_form(instruction("mbarrier.init.b64"), MbarrierTest)
-    assert not has_form(instruction("add.u32"), Form)
+    assert not has_form(instruction("frobnicate.u32"), Form)

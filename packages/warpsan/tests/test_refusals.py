@@ -39,7 +39,7 @@ def refusals(body: str, *, variables: tuple[str, ...] = ("buf", "bar")) -> list[
         ("add.u32 %r3, %r0;", "add.u32: expected 2 source operands"),
         ("and.b32 %r3, %r0, %r0, %r0;", "and.b32: expected 2 source operands"),
         ("setp.eq.u32 %p2, %r0;", "setp.eq.u32: too few operands"),
-        ("shfl.sync.idx.b32 %r3, %r0, 1, 31;", "shfl.sync.idx.b32: wrong number of operands"),
+        ("shfl.sync.idx.b32 %r3, %r0, 1, 31;", "shfl.sync.idx.b32: expected 4 source operands"),
         ("st.global.u32 [%rd2];", "st.global.u32: expected an address and a value"),
         ("add.u32 %r3, %r0, %smid;", "add.u32: register %smid is not modelled: the simulator has no SMs"),
         ("add.u32 %rd3, %r0, %clock;", "add.u32: register %clock is not modelled: a clock, which counts steps here"),

@@ -15,8 +15,7 @@ from warpsan.analysis.fusion import registers_read, registers_written
 from warpsan.analysis.program import BasicBlock, Program, instructions_of
 from warpsan.ptx.ir import Entry, Instruction, Register, Vector
 from warpsan.ptx.linking import callee, is_indirect
-from warpsan.ptx.opcodes import opcode_of, spaces_of
-from warpsan.ptx.synchronising import role_of
+from warpsan.ptx.opcodes import opcode_of, role_of, spaces_of
 
 __all__ = [
     "Region",

@@ -1,9 +1,9 @@
 """Translation of instructions to records: operands become rows of a warp's registers, constants become rows that are
 filled once.
 
-A handler for an opcode takes every modifier that it honours (:mod:`warpsan.ptx.modifiers`), and appends records. An
-opcode without a handler, or a modifier or operand that its handler does not take, raises UnsupportedInstruction; its
-record ends a launch when a lane reaches it.
+A handler for an opcode takes the record of its modifiers (:mod:`warpsan.ptx.grammar`), and appends records. An opcode
+without a handler, or a modifier or operand outside its grammar, raises UnsupportedInstruction; its record ends a launch
+when a lane reaches it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -24,13 +25,14 @@ from warpsan.engine.layout import OPERANDS, RECORD_WORDS, REFUSED
 from warpsan.engine.operation import Function, NativeOperation, lanewise
 from warpsan.engine.selection import Array
 from warpsan.errors import UnsupportedInstruction
+from warpsan.ptx.grammar import Form, form_of
 from warpsan.ptx.ir import Address, Entry, Immediate, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
 from warpsan.ptx.modifiers import Mods, find_handler, registering, unknown_register
 from warpsan.ptx.types import TYPES, PtxType
 
 __all__ = ["HANDLERS", "SPECIAL_REGISTERS", "Assembler", "Constant", "NotNative", "bits_of", "native"]
 
-Handler = Callable[["Assembler", Instruction, Mods], None]
+Handler = Callable[["Assembler", Instruction, Any], None]
 
 _WITH_AXES = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
 SPECIAL_REGISTERS = frozenset(
@@ -325,6 +327,11 @@ class Assembler:
         for _, finish in places:
             finish()
 
+    def elementwise(self, instruction: Instruction, name: str, function: Function, target: str, *sources: str) -> None:
+        """As :meth:`compute`, for the operands of an instruction in order, with their types."""
+        first, *others = instruction.operands
+        self.compute(name, function, [(first, target)], list(zip(others, sources, strict=True)))
+
     def instruction(self, instruction: Instruction) -> None:
         """Append the records of an instruction.
 
@@ -336,7 +343,7 @@ class Assembler:
         if handler is None:
             raise UnsupportedInstruction(f"opcode {instruction.text} is not modelled", instruction.line)
         self.begin(instruction)
-        handler(self, instruction, Mods(instruction))
+        handler(self, instruction, form_of(instruction, Form))
 
     def unsupported(self, why: str) -> UnsupportedInstruction:
         """The exception for the instruction whose records are appended."""

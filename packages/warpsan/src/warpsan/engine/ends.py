@@ -11,10 +11,10 @@ from warpsan.engine.assembler import Assembler
 from warpsan.engine.ring import RingAssembler
 from warpsan.engine.ring.products import warpgroup_numbers
 from warpsan.errors import UnsupportedInstruction
-from warpsan.ptx.grammar import form_of
+from warpsan.ptx.grammar import Computation, Form, form_of
 from warpsan.ptx.ir import Instruction, Symbol
 from warpsan.ptx.linking import branch_targets
-from warpsan.ptx.modifiers import Mods, find_handler, require
+from warpsan.ptx.modifiers import find_handler
 from warpsan.ptx.synchronising import ClusterAction, MbarrierTest, ProductWait, RegisterCount
 from warpsan.semantics.bulk import order_number, shared_address
 from warpsan.semantics.call import call_words, return_words
@@ -36,19 +36,14 @@ def end_block(asm: Assembler, program: Program, instruction: Instruction, words:
 
 
 def _bra(asm: Assembler, program: Program, instruction: Instruction, words: dict[str, int]) -> None:
-    mods = Mods(instruction)
-    mods.flag("uni")
-    mods.done()
+    form_of(instruction, Form)
     (target,) = instruction.operands
     assert isinstance(target, Symbol)
     words["end"], words["target"] = layout.END_BRANCH, program.block_of_label[target.name]
 
 
 def _exit(asm: Assembler, program: Program, instruction: Instruction, words: dict[str, int]) -> None:
-    mods = Mods(instruction)
-    if instruction.opcode == "ret":
-        mods.flag("uni")
-    mods.done()
+    form_of(instruction, Form)
     if instruction.operands:
         return_words(asm, instruction, words)
     else:
@@ -57,10 +52,7 @@ def _exit(asm: Assembler, program: Program, instruction: Instruction, words: dic
 
 def _brx(asm: Assembler, program: Program, instruction: Instruction, words: dict[str, int]) -> None:
     """Each lane goes to the target of its index; an index beyond the last is undefined in PTX, and the launch ends."""
-    mods = Mods(instruction)
-    mods.choice(("idx",))
-    mods.flag("uni")
-    mods.done()
+    form_of(instruction, Form)
     targets = [program.block_of_label[label.name] for label in branch_targets(instruction)]
     words["end"], words["end_a"] = layout.END_INDEXED, asm.source(instruction.operands[0], "u32")
     words["end_b"], words["end_c"], words["end_d"] = len(asm.lists), len(targets), -1
@@ -70,37 +62,31 @@ def _brx(asm: Assembler, program: Program, instruction: Instruction, words: dict
 def _call(asm: Assembler, program: Program, instruction: Instruction, words: dict[str, int]) -> None:
     """Calls of functions that the PTX defines, directly or through a register, and of ``vprintf``, ``__assertfail``,
     ``malloc`` and ``free``."""
-    mods = Mods(instruction)
-    mods.flag("uni")
-    mods.done()
+    form_of(instruction, Form)
     call_words(asm, instruction, words)
 
 
 def _stop(asm: Assembler, program: Program, instruction: Instruction, words: dict[str, int]) -> None:
     """Ends the launch; without a debugger a breakpoint does so too."""
-    Mods(instruction).done()
+    form_of(instruction, Form)
     words["end"] = layout.END_STOP
 
 
+_BARRIERS = {"sync": layout.END_BARRIER, "arrive": layout.END_ARRIVE}
+
+
 def _barrier(asm: Assembler, program: Program, instruction: Instruction, words: dict[str, int]) -> None:
-    mods = Mods(instruction)
-    mods.flag("cta")
-    mods.flag("aligned")
-    action = mods.choice(("sync", "arrive", "red"))
-    operands = list(instruction.operands)
-    words["end_token"] = int(instruction.opcode == "bar" or "aligned" in instruction.mods)
+    form, operands = form_of(instruction, Computation), list(instruction.operands)
+    reduces, (mode,) = form.name.endswith("red"), form.modes
+    words["end"] = layout.END_REDUCE if reduces else _BARRIERS[mode]
+    words["end_token"] = int(instruction.opcode == "bar" or "aligned" in form.flags)
     words["end_pc"] = instruction.pc
-    words["end"] = {"sync": layout.END_BARRIER, "arrive": layout.END_ARRIVE, "red": layout.END_REDUCE}[action]
-    if action == "red":
-        operation = mods.choice(("popc", "and", "or"))
-        type_ = mods.type()
-        require(mods, type_, ("u32",) if operation == "popc" else ("pred",))
-        row, _ = asm.target(operands.pop(0), type_.name)
-        words["target"] = ("popc", "and", "or").index(operation)
+    if reduces:
+        row, _ = asm.target(operands.pop(0), form.type.name)
+        words["target"] = ("popc", "and", "or").index(mode)
         words["end_d"], words["end_c"] = row, asm.source(operands.pop(), "pred")
-    elif action == "sync" and len(operands) == 1 and words["end_token"]:
+    elif mode == "sync" and len(operands) == 1 and words["end_token"]:
         words["end_c"] = 1  # the code of __syncthreads(), if the barrier is the first
-    mods.done()
     words["end_a"] = asm.source(operands[0], "u32")
     words["end_b"] = asm.source(operands[1], "u32") if len(operands) > 1 else -1
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from warpsan.analysis.derived import derived
 from warpsan.ptx.grammar import has_form
 from warpsan.ptx.ir import Address, Entry, Instruction, Negated, Operand, Register, TensorAddress
-from warpsan.ptx.synchronising import CopyArrival, role_of
+from warpsan.ptx.opcodes import role_of
+from warpsan.ptx.synchronising import CopyArrival
 
 __all__ = ["is_step", "issues", "step_registers"]
 

@@ -32,10 +32,11 @@ from warpsan.engine.shadows import (
     shadow_type,
     use_registers,
 )
+from warpsan.ptx.grammar import Form, form_of
 from warpsan.ptx.ir import Address, Immediate, Instruction, Operand, Pair, Register, Symbol, TensorAddress, Vector
-from warpsan.ptx.modifiers import Mods, find_handler
-from warpsan.ptx.opcodes import opcode_of
-from warpsan.ptx.types import TYPES
+from warpsan.ptx.matrices import WarpProduct
+from warpsan.ptx.modifiers import find_handler, types_of
+from warpsan.ptx.opcodes import opcode_of, spaces_of
 from warpsan.semantics.tracked import track_load, track_product, track_store
 
 __all__ = ["follow_stores", "follow_undefined", "meetings", "ways_meet"]
@@ -183,7 +184,7 @@ def _propagate(asm: Assembler, instruction: Instruction, reads: frozenset[str], 
         other = replace(instruction, operands=given)
         handler = find_handler(HANDLERS, other)
         assert handler is not None
-        handler(asm, other, Mods(other))
+        handler(asm, other, form_of(instruction, Form))
         second = target.second if isinstance(target, Pair) else None
         for each in registers_in(second) if second is not None else ():
             if has_shadow(asm, each):
@@ -238,7 +239,7 @@ def _of(asm: Assembler, operand: Operand, *, target: bool = False) -> Operand:
 
 def _logic(asm: Assembler, instruction: Instruction, target: str) -> None:
     """The shadow of a result that one defined operand may decide alone."""
-    type_ = TYPES[instruction.mods[-1]].name
+    type_ = types_of(instruction)[-1].name
     disjunction = instruction.opcode == "or"
 
     def function(a: Lanes, b: Lanes, x: Lanes, y: Lanes) -> Lanes:
@@ -258,7 +259,9 @@ def _product(asm: Assembler, instruction: Instruction, reads: frozenset[str]) ->
         never_set(asm, name, "as an operand")
     d, a, b, c = (_named(asm, operand) for operand in instruction.operands[:4])
     names = [name for name in (*d, *a, *b, *c) if name]
-    if instruction.mods[2].startswith("m16n8") and all(shadow_bytes(asm, name) == 4 for name in names):
+    if form_of(instruction, WarpProduct).shape.startswith("m16n8") and all(
+        shadow_bytes(asm, name) == 4 for name in names
+    ):
         track_product(asm, (a, b, c, d))
         return
     sources, targets = sorted(reads), [name for name in d if name]
@@ -277,7 +280,7 @@ def _any_lane(code: OperationCode) -> None:
 
 def _is_tracked_store(instruction: Instruction) -> bool:
     """Whether undefined bits of its stored values are tracked: it may store to shared memory."""
-    return instruction.opcode in ("st", "stmatrix") and not _PRIVATE & set(instruction.mods)
+    return instruction.opcode in ("st", "stmatrix") and not _PRIVATE & spaces_of(instruction)
 
 
 def _store(asm: Assembler, instruction: Instruction, reads: frozenset[str]) -> None:
@@ -285,7 +288,7 @@ def _store(asm: Assembler, instruction: Instruction, reads: frozenset[str]) -> N
     address, value = instruction.operands[:2]
     use_registers(asm, [name for name in registers_in(address) if name in reads], "as an address")
     if not stores_shared(instruction):
-        width = next(TYPES[mod].bits for mod in instruction.mods if mod in TYPES)
+        width = types_of(instruction)[0].bits
         for name in sorted(reads & set(registers_in(value))):
             never_set(asm, name, "as a stored value", width)
 
@@ -306,8 +309,8 @@ def follow_stores(asm: Assembler, instruction: Instruction, undefined: Undefined
 def _uses(asm: Assembler, instruction: Instruction, reads: frozenset[str]) -> None:
     """The operands whose undefined values are a use."""
     stores = instruction.opcode == "st"
-    private = not {"local", "param"}.isdisjoint(instruction.mods)
-    width = next((TYPES[mod].bits for mod in instruction.mods if mod in TYPES), 0) if stores else 0
+    private = not {"local", "param"}.isdisjoint(spaces_of(instruction))
+    width = types_of(instruction)[0].bits if stores else 0
     accumulates = _accumulates(instruction)
     for place, operand in enumerate(instruction.operands):
         address = isinstance(operand, (Address, TensorAddress))
@@ -376,5 +379,5 @@ def _bits_moved(instruction: Instruction) -> int:
 
 def _only_integers(instruction: Instruction) -> bool:
     """Whether a conversion keeps low bits and extends or drops high ones."""
-    types = [TYPES[mod] for mod in instruction.mods if mod in TYPES]
+    types = types_of(instruction)
     return len(types) == len(instruction.mods) == 2 and not any(type_.is_float for type_ in types)

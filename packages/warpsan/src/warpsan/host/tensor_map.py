@@ -27,7 +27,6 @@ __all__ = [
     "CHUNK",
     "DESCRIBED_BYTES",
     "DESCRIPTOR_BYTES",
-    "FIELDS",
     "Box",
     "PlacedMap",
     "TensorMap",
@@ -46,21 +45,6 @@ swizzle, fill. The second word is unused, because CuTe clears its bit 21 for dri
 """
 DESCRIBED_BYTES = _LAYOUT.size
 """Bytes of a map that hold the description."""
-FIELDS = {
-    "global_address": (16, 8, 1),
-    "global_dim": (64, 4, 5),
-    "global_stride": (24, 8, 4),
-    "box_dim": (84, 2, 5),
-    "element_stride": (94, 1, 5),
-    "rank": (99, 1, 1),
-    "elemtype": (100, 1, 1),
-    "interleave_layout": (101, 1, 1),
-    "swizzle_mode": (102, 1, 1),
-    "fill_mode": (103, 1, 1),
-}
-"""Fields of ``tensormap.replace``: offset, bytes per element, and number of elements; strides exclude the innermost
-axis.
-"""
 _SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3}
 """Number of bits of a 128-byte row's number that are XORed into the number of a 16-byte chunk."""
 _FILLS = ("zero", "nan")

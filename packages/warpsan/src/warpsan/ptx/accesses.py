@@ -4,16 +4,16 @@
 
 from __future__ import annotations
 
-from warpsan.ptx.forms import LINE, PRIORITIES, UPDATE_TYPES, WITHOUT_RESULT
-from warpsan.ptx.grammar import Form, choice, flag, form, part, space
+from warpsan.ptx.forms import MAP_FIELDS, PRIORITIES, UPDATE_TYPES, WITHOUT_RESULT
+from warpsan.ptx.grammar import Form, choice, compute, element, flag, form, part, space
 from warpsan.ptx.ir import Immediate, Operand, Vector
-from warpsan.ptx.modifiers import Mods, require, take_space
+from warpsan.ptx.modifiers import Mods, take_space
 from warpsan.ptx.types import PtxType
 
 __all__ = [
     "Atomic",
-    "LineControl",
     "LoadStore",
+    "MapChange",
     "MatrixAccess",
 ]
 
@@ -27,7 +27,7 @@ _HINTS = (
 simulation (PTX ISA, "State Spaces", "Cache Operators", "Cache Eviction Priority")."""
 
 
-@form("ld", "ldu", "st", role="")
+@form("ld", "ldu", "st")
 class LoadStore(Form):
     """A load or a store.
 
@@ -41,7 +41,7 @@ class LoadStore(Form):
     space: str = space()
     hints: tuple[str, ...] = part(lambda mods: tuple(filter(mods.flag, _HINTS)))
     vector: int = part(lambda mods: int(mods.choice(("v2", "v4", "v8"), default="v1")[1:]))
-    type: PtxType = part(Mods.type)
+    type: PtxType = element()
 
     @property
     def too_wide(self) -> str:
@@ -63,14 +63,13 @@ class LoadStore(Form):
 
 def _update(mods: Mods) -> tuple[str, PtxType]:
     name = mods.choice(UPDATE_TYPES if mods.instruction.opcode == "atom" else WITHOUT_RESULT)
-    type_ = mods.type()
-    require(mods, type_, UPDATE_TYPES[name])
+    type_ = mods.type(UPDATE_TYPES[name])
     if type_.is_float and type_.bits == 16 * type_.lanes and not mods.flag("noftz"):
         raise mods.unsupported("16-bit floating point needs .noftz")
     return name, type_
 
 
-@form("atom", "red", role="")
+@form("atom", "red")
 class Atomic(Form):
     """An atomic operation.
 
@@ -96,7 +95,7 @@ class Atomic(Form):
         return "" if len(operands) == expected else "wrong number of operands"
 
 
-@form("ldmatrix", "stmatrix", words=("sync", "aligned", "m8n8", "b16"), role="")
+@form("ldmatrix", "stmatrix", words=("sync", "aligned", "m8n8", "b16"))
 class MatrixAccess(Form):
     """A load or a store of 8 x 8 matrices."""
 
@@ -114,6 +113,32 @@ class MatrixAccess(Form):
         return "" if given == self.number else f"expected {self.number} registers"
 
 
+@form("tensormap.replace", words=("tile", "b1024"))
+class MapChange(Form):
+    """A change of a field of a tensor map."""
+
+    field: str = choice(*MAP_FIELDS)
+    space: str = space()
+    type: PtxType = element("b32", "b64")
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Offset of the field in bytes, the width of an element, and the number of elements."""
+        return MAP_FIELDS[self.field]
+
+    def refusal(self, operands: tuple[Operand, ...]) -> str:
+        """Another space, type or element."""
+        _, width, many = self.place
+        if self.space not in ("global", "shared", "generic"):
+            return "a tensor map lies in global or shared memory"
+        bits = 64 if width == 8 else 32
+        if self.type.bits != bits:
+            return f"the field .{self.field} takes a .b{bits}"
+        number = operands[1] if many > 1 else Immediate(0)
+        known = isinstance(number, Immediate) and 0 <= int(number.value) < many
+        return "" if known else f"the field .{self.field} has the elements 0 to {many - 1}"
+
+
 # ---- cache control ---------------------------------------------------------------------------------------------------
 
 
@@ -124,40 +149,15 @@ def _level(mods: Mods) -> str:
     return mods.choice((*levels, *PRIORITIES[:2], *maps) if space == "global" else (*levels, *maps))
 
 
-@form("prefetch", role="")
+@form("prefetch")
 class _Prefetch(Form):
     level: str = part(_level)
 
 
-form("prefetchu", words=("L1",), role="")(Form)
-
-
-@form("applypriority", words=("L2::evict_normal",), role="")
-@form("discard", words=("L2",), role="")
-class LineControl(Form):
-    """An instruction on a cache line."""
-
-    in_global: bool = flag("global")
-
-    def refusal(self, operands: tuple[Operand, ...]) -> str:
-        """Another size."""
-        return "" if operands[1] == Immediate(LINE) else f"the size must be {LINE}"
-
-
-@form("createpolicy.fractional", words=("b64",), role="")
-class _CachePolicy(Form):
-    priority: str = choice(*PRIORITIES)
-    other: str = choice("L2::evict_first", "L2::evict_unchanged", default="")
-
-
-@form("createpolicy.range", words=("b64",), role="")
-class _RangePolicy(_CachePolicy):
-    in_global: bool = flag("global")
-
-
-@form("createpolicy", role="")
-class _UnknownPolicy(Form):
-    source: str = choice("fractional", "range", "cvt")
-
-
-form("createpolicy.cvt", words=("L2", "b64"), role="")(Form)
+compute("prefetchu", words="L1")
+compute("applypriority", sources=1, words="L2::evict_normal", flags="global")
+compute("discard", sources=1, words="L2", flags="global")
+_POLICY = [PRIORITIES, ("", "L2::evict_first", "L2::evict_unchanged")]
+compute("createpolicy.fractional", words="b64", modes=_POLICY)
+compute("createpolicy.range", words="b64", modes=_POLICY, flags="global")
+compute("createpolicy.cvt", words="L2 b64")

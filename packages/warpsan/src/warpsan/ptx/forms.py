@@ -11,6 +11,7 @@ __all__ = [
     "DESCRIPTOR_BYTES",
     "FP8_PAIRS",
     "LINE",
+    "MAP_FIELDS",
     "OPERATIONS",
     "POLICY",
     "PRIORITIES",
@@ -81,6 +82,21 @@ OPERATIONS = ("add", "min", "max", "and", "or", "xor")
 
 DESCRIPTOR_BYTES = 128
 """Size of a tensor map, and of the operand of its fence."""
+MAP_FIELDS = {
+    "global_address": (16, 8, 1),
+    "global_dim": (64, 4, 5),
+    "global_stride": (24, 8, 4),
+    "box_dim": (84, 2, 5),
+    "element_stride": (94, 1, 5),
+    "rank": (99, 1, 1),
+    "elemtype": (100, 1, 1),
+    "interleave_layout": (101, 1, 1),
+    "swizzle_mode": (102, 1, 1),
+    "fill_mode": (103, 1, 1),
+}
+"""Fields of ``tensormap.replace``: offset, bytes per element, and number of elements; strides exclude the innermost
+axis.
+"""
 
 # ---- cache control ---------------------------------------------------------------------------------------------------
 

@@ -6,20 +6,24 @@ that no field takes are refused (:class:`~warpsan.ptx.modifiers.Mods`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar
 
+from warpsan.errors import UnsupportedInstruction
 from warpsan.ptx.ir import Immediate, Instruction, Operand
-from warpsan.ptx.modifiers import Mods, find_handler, require, take_space
+from warpsan.ptx.modifiers import Mods, Syntax, find_handler, take_space, types_of
 from warpsan.ptx.types import PtxType
 
 __all__ = [
     "FORMS",
+    "Computation",
     "Form",
     "Grammar",
     "choice",
+    "compute",
     "element",
+    "find_grammar",
     "flag",
     "form",
     "form_of",
@@ -59,6 +63,10 @@ class Grammar(NamedTuple):
     kind : type of Form
     words : tuple of str
         Required modifiers without alternatives.
+    syntax : Syntax
+        Types, alternatives and flags of a :class:`Computation`.
+    sources : int or None
+        Number of operands after the first; None for a number that the form or the handler checks.
     role : {"", "orders", "issues", "copies"}
         Role in synchronisation: it orders threads, other than by a barrier of the block; it also issues operations that
         land by themselves, when nothing else can run; or it belongs to ``cp.async``, which an mbarrier may wait for.
@@ -67,30 +75,51 @@ class Grammar(NamedTuple):
     name: str
     kind: type[Form]
     words: tuple[str, ...]
+    syntax: Syntax
+    sources: int | None
     role: str
 
 
-FORMS: dict[str, Grammar] = {}
-"""Grammars by the beginning of an instruction's text; the longest one is valid."""
+FORMS: dict[str, list[Grammar]] = {}
+"""Grammars by the beginning of an instruction's text; the longest one is valid, and of several with that name, the last
+one whose types and words the instruction has, or the first one.
+"""
 
 
-def form(*names: str, words: tuple[str, ...] = (), role: str = "orders") -> Callable[[type[_FormT]], type[_FormT]]:
+def form(
+    *names: str,
+    words: tuple[str, ...] = (),
+    syntax: Syntax = Syntax(),  # noqa: B008
+    sources: int | None = None,
+    role: str = "",
+) -> Callable[[type[_FormT]], type[_FormT]]:
     """Decorator that makes a class a frozen dataclass, and adds it to the table (arguments: see :class:`Grammar`)."""
 
     def add(kind: type[_FormT]) -> type[_FormT]:
         if "__dataclass_fields__" not in vars(kind):
             dataclass(frozen=True)(kind)
         for name in names:
-            assert name not in FORMS, f"two grammars for {name}"
-            FORMS[name] = Grammar(name, kind, words, role)
+            others = FORMS.setdefault(name, [])
+            assert kind is Computation or not others, f"two grammars for {name}"
+            others.append(Grammar(name, kind, words, syntax, sources, role))
         return kind
 
     return add
 
 
+def find_grammar(instruction: Instruction) -> Grammar | None:
+    """The entry of an instruction in the table of forms; its modifiers need not be supported."""
+    grammars = find_handler(FORMS, instruction)
+    if grammars is None:
+        return None
+    types, mods = [each.name for each in types_of(instruction)], set(instruction.mods)
+    fitting = (each for each in reversed(grammars) if mods.issuperset(each.words) and each.syntax.allows(types))
+    return next(fitting, grammars[0])
+
+
 def has_form(instruction: Instruction, kind: type[Form]) -> bool:
     """Whether an instruction has a form of ``kind``; its modifiers are not read."""
-    grammar = find_handler(FORMS, instruction)
+    grammar = find_grammar(instruction)
     return grammar is not None and issubclass(grammar.kind, kind)
 
 
@@ -103,12 +132,16 @@ def form_of(instruction: Instruction, kind: type[_FormT]) -> _FormT:
         For modifiers or operands outside the grammar.
     """
     if instruction.form is None:
-        grammar = find_handler(FORMS, instruction)
-        assert grammar is not None
-        mods = Mods(instruction)
+        grammar = find_grammar(instruction)
+        if grammar is None:
+            raise UnsupportedInstruction(f"opcode {instruction.text} is not modelled", instruction.line)
+        mods = Mods(instruction, grammar.syntax)
         del mods.left[: grammar.name.count(".")]
         parts = [each.metadata["take"](mods) for each in fields(grammar.kind)[1:]]
-        mods.only(*grammar.words)
+        mods.end(grammar.words)
+        if grammar.sources not in (None, len(instruction.operands) - 1):
+            number = "one source operand" if grammar.sources == 1 else f"{grammar.sources} source operands"
+            raise mods.unsupported(f"expected {number}")
         record = grammar.kind(grammar.name, *parts)
         why = record.refusal(instruction.operands)
         if why:
@@ -139,14 +172,52 @@ def space() -> Any:
 
 
 def element(*names: str) -> Any:
-    """A field: the type, one of ``names``."""
+    """A field: the next type, one of ``names``, or any."""
+    return part(lambda mods: mods.type(names))
 
-    def take(mods: Mods) -> PtxType:
-        type_ = mods.type()
-        require(mods, type_, names)
-        return type_
 
-    return part(take)
+class Computation(Form):
+    """Modifiers that are types, alternatives and flags.
+
+    Attributes
+    ----------
+    types : tuple of PtxType
+    modes : tuple of str
+        One modifier of each list of alternatives; empty if it is absent.
+    flags : frozenset of str
+        Modifiers that may be absent, and required ones.
+    """
+
+    types: tuple[PtxType, ...] = part(lambda mods: tuple(map(mods.type, mods.syntax.types)))
+    modes: tuple[str, ...] = part(
+        lambda mods: tuple(mods.choice(filter(None, names), "" if "" in names else None) for names in mods.syntax.modes)
+    )
+    flags: frozenset[str] = part(lambda mods: frozenset(filter(mods.flag, mods.syntax.flags)))
+
+    @property
+    def type(self) -> PtxType:
+        """The first type."""
+        return self.types[0]
+
+
+def compute(
+    names: str,
+    *types: str | tuple[str, ...],
+    sources: int | None = None,
+    words: str = "",
+    modes: Sequence[str | tuple[str, ...]] = (),
+    flags: str = "",
+    role: str = "",
+) -> None:
+    """Add computations to the table; several names or modifiers are separated by spaces (arguments: see
+    :class:`Grammar`)."""
+
+    def split(group: str | tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(group.split()) if isinstance(group, str) else group
+
+    required = tuple(words.split())
+    syntax = Syntax(tuple(map(split, types)), tuple(map(split, modes)), (*flags.split(), *required))
+    form(*names.split(), words=required, syntax=syntax, sources=sources, role=role)(Computation)
 
 
 def groups(most: int | None = None) -> Any:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from warpsan.errors import UnsupportedInstruction
-from warpsan.ptx.ir import Instruction, Operand
+from warpsan.ptx.ir import Instruction
 from warpsan.ptx.types import TYPES, PtxType
 
-__all__ = ["Mods", "find_handler", "registering", "require", "take_space", "unknown_register"]
+__all__ = ["Mods", "Syntax", "find_handler", "registering", "take_space", "types_of", "unknown_register"]
 
 _Entry = TypeVar("_Entry")
 
@@ -45,12 +45,34 @@ def registering(table: dict[str, _Entry]) -> Callable[..., Callable[[_Entry], _E
     return register
 
 
-class Mods:
-    """Modifiers of an instruction, consumed one by one; unconsumed modifiers are unsupported."""
+class Syntax(NamedTuple):
+    """Names of each type, of each list of alternatives, and of flags."""
 
-    def __init__(self, instruction: Instruction) -> None:
+    types: tuple[tuple[str, ...], ...] = ()
+    modes: tuple[tuple[str, ...], ...] = ()
+    flags: tuple[str, ...] = ()
+
+    def allows(self, types: list[str]) -> bool:
+        """Whether an instruction may have these types."""
+        if not self.types:
+            return True
+        return len(types) == len(self.types) and all(map(tuple.__contains__, self.types, types))
+
+
+class Mods:
+    """Modifiers of an instruction, consumed one by one; unconsumed modifiers are unsupported.
+
+    Attributes
+    ----------
+    left : list of str
+        Unconsumed modifiers.
+    syntax : Syntax
+    """
+
+    def __init__(self, instruction: Instruction, syntax: Syntax = Syntax()) -> None:  # noqa: B008
         self.instruction = instruction
         self.left = list(instruction.mods)
+        self.syntax = syntax
 
     def flag(self, name: str) -> bool:
         """Consume a modifier, and return whether it was present."""
@@ -61,6 +83,7 @@ class Mods:
 
     def choice(self, names: Iterable[str], default: str | None = None) -> str:
         """Consume the modifier among ``names``; without one, the default, or unsupported without a default."""
+        names = tuple(names)
         for name in names:
             if self.flag(name):
                 return name
@@ -68,46 +91,33 @@ class Mods:
             raise self.unsupported(f"expected one of {', '.join('.' + name for name in names)}")
         return default
 
-    def type(self) -> PtxType:
-        """Consume the next type suffix, from the left."""
-        for name in self.left:
-            if name in TYPES:
-                self.left.remove(name)
-                return TYPES[name]
-        raise self.unsupported("expected a modelled type")
+    def type(self, allowed: tuple[str, ...] = ()) -> PtxType:
+        """Consume the next type suffix, from the left, one of ``allowed``, or any."""
+        name = next((each for each in self.left if each in TYPES), "")
+        if not name:
+            raise self.unsupported("expected a modelled type")
+        if allowed and name not in allowed:
+            raise self.unsupported(f"expected one of {', '.join('.' + each for each in allowed)}, not .{name}")
+        self.left.remove(name)
+        return TYPES[name]
 
-    def done(self) -> None:
-        """Raise UnsupportedInstruction for unconsumed modifiers."""
-        if self.left:
-            raise self.unsupported("not modelled: " + ", ".join("." + name for name in self.left))
-
-    def operands(self, sources: int) -> tuple[Operand, ...]:
-        """A destination and ``sources`` sources; unsupported for other counts."""
-        if len(self.instruction.operands) != 1 + sources:
-            raise self.unsupported(f"expected {sources} source operands")
-        return self.instruction.operands
-
-    def only(self, *names: str) -> None:
-        """Consume these required modifiers; any other is unsupported."""
-        for name in names:
-            self.choice((name,))
-        self.done()
+    def end(self, words: tuple[str, ...]) -> None:
+        """Raise UnsupportedInstruction without the required modifiers ``words``, or for other unconsumed ones."""
+        for word in words:
+            if word not in self.instruction.mods:
+                raise self.unsupported(f"expected .{word}")
+        left = [name for name in self.left if name not in words]
+        if left:
+            raise self.unsupported("not modelled: " + ", ".join("." + name for name in left))
 
     def unsupported(self, why: str) -> UnsupportedInstruction:
         """The exception for this instruction."""
         return UnsupportedInstruction(f"{self.instruction.text}: {why}", self.instruction.line)
 
 
-def require(mods: Mods, type_: PtxType, names: tuple[str, ...]) -> None:
-    """Reject a type outside those of the instruction.
-
-    Raises
-    ------
-    UnsupportedInstruction
-        If ``type_`` is not in ``names``.
-    """
-    if type_.name not in names:
-        raise mods.unsupported(f"expected one of {', '.join('.' + name for name in names)}, not .{type_.name}")
+def types_of(instruction: Instruction) -> list[PtxType]:
+    """The types that an instruction names, in order."""
+    return [TYPES[mod] for mod in instruction.mods if mod in TYPES]
 
 
 def take_space(mods: Mods) -> str:

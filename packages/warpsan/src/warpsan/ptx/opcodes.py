@@ -1,4 +1,5 @@
-"""One record per opcode, with the properties that do not depend on operands.
+"""The table of instructions: one record per opcode, with the properties that do not depend on operands, and its forms
+(:mod:`~warpsan.ptx.grammar`), which the modules imported here add.
 
 Parser, program, checks, counters, both engines and docs/instructions.md use these records. Properties that depend on
 modifiers are functions of the instruction.
@@ -8,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from warpsan.ptx import accesses, arithmetic, matrices, synchronising
+from warpsan.ptx.grammar import FORMS, find_grammar
 from warpsan.ptx.ir import Instruction
 
 __all__ = [
@@ -17,6 +20,7 @@ __all__ = [
     "in_async_proxy",
     "is_warp_barrier",
     "opcode_of",
+    "role_of",
     "spaces_of",
     "updates_memory",
 ]
@@ -162,6 +166,10 @@ _add(Opcode(_OTHERS), "pmevent")
 _add(Opcode(_OTHERS, lanes="warp", ends=_EVERY, effects=True), "setmaxnreg")
 _add(Opcode(_OTHERS, pipe="control", ends=_EVERY, goes_on=False, effects=True), "brkpt", "trap")
 
+for _module in (accesses, arithmetic, matrices, synchronising):
+    assert _module is not None
+assert {name.partition(".")[0] for name in FORMS} == set(OPCODES), "forms without an opcode, or an opcode without one"
+
 _UNKNOWN = Opcode("")
 """Record of an opcode without a model: an error when a lane executes it."""
 
@@ -169,6 +177,12 @@ _UNKNOWN = Opcode("")
 def opcode_of(instruction: Instruction) -> Opcode:
     """The record of an instruction's opcode."""
     return OPCODES.get(instruction.opcode, _UNKNOWN)
+
+
+def role_of(instruction: Instruction) -> str:
+    """The role of an instruction in synchronisation (:class:`~warpsan.ptx.grammar.Grammar`); empty without one."""
+    grammar = find_grammar(instruction)
+    return "" if grammar is None else grammar.role
 
 
 def ends_block(instruction: Instruction) -> bool:

@@ -7,9 +7,9 @@ from __future__ import annotations
 import re
 
 from warpsan.ptx.forms import DESCRIPTOR_BYTES, OPERATIONS, SHARED_REDUCTIONS
-from warpsan.ptx.grammar import FORMS, Form, choice, element, flag, form, groups, part, space
-from warpsan.ptx.ir import Immediate, Instruction, Operand, TensorAddress, Vector
-from warpsan.ptx.modifiers import Mods, find_handler, require
+from warpsan.ptx.grammar import Form, choice, compute, element, flag, form, groups, part, space
+from warpsan.ptx.ir import Immediate, Operand, TensorAddress, Vector
+from warpsan.ptx.modifiers import Mods
 from warpsan.ptx.types import PtxType
 
 __all__ = [
@@ -36,7 +36,6 @@ __all__ = [
     "TensorMapCopy",
     "TensorMapFence",
     "TensorReduction",
-    "role_of",
 ]
 
 _SCOPES = ("cta", "cluster", "gpu", "sys")
@@ -45,18 +44,9 @@ _COMPLETES = "mbarrier::complete_tx::bytes"
 # ---- fences ----------------------------------------------------------------------------------------------------------
 
 
-@form("fence")
-class _MemoryFence(Form):
-    order: str = choice("sc", "acq_rel", "acquire", "release", default="acq_rel")
-    scope: str = choice(*_SCOPES)
-
-
-@form("membar")
-class _Membar(Form):
-    scope: str = choice("cta", "gl", "sys")
-
-
-form("fence.mbarrier_init", words=("release", "cluster"))(Form)
+compute("fence", modes=[("", "sc", "acq_rel", "acquire", "release"), _SCOPES], role="orders")
+compute("membar", modes=["cta gl sys"], role="orders")
+compute("fence.mbarrier_init", words="release cluster", role="orders")
 
 
 def _visible_spaces(mods: Mods) -> tuple[str, ...]:
@@ -74,7 +64,7 @@ def _visible_spaces(mods: Mods) -> tuple[str, ...]:
     return ("shared",) if releases else ()
 
 
-@form("fence.proxy", "membar.proxy")
+@form("fence.proxy", "membar.proxy", role="orders")
 class ProxyFence(Form):
     """A fence between the generic proxy and another.
 
@@ -87,7 +77,7 @@ class ProxyFence(Form):
     spaces: tuple[str, ...] = part(_visible_spaces)
 
 
-@form("fence.proxy.tensormap::generic", "membar.proxy.tensormap::generic")
+@form("fence.proxy.tensormap::generic", "membar.proxy.tensormap::generic", role="orders")
 class TensorMapFence(Form):
     """A release of writes to tensor maps, or an acquire of the map at an address."""
 
@@ -105,7 +95,6 @@ class TensorMapFence(Form):
 @form(
     "tensormap.cp_fenceproxy",
     words=("global", "shared::cta", "tensormap::generic", "release", "sync", "aligned"),
-    role="",
 )
 class TensorMapCopy(Form):
     """A copy of a tensor map from shared to global memory, with a release."""
@@ -118,18 +107,13 @@ class TensorMapCopy(Form):
         return "" if size == Immediate(DESCRIPTOR_BYTES) else f"the size must be {DESCRIPTOR_BYTES}"
 
 
-form("griddepcontrol.wait")(Form)
-
-
-@form("griddepcontrol", role="")
-class _GridControl(Form):
-    action: str = choice("wait", "launch_dependents")
-
+compute("griddepcontrol.wait", role="orders")
+compute("griddepcontrol.launch_dependents")
 
 # ---- barriers and registers ------------------------------------------------------------------------------------------
 
 
-@form("barrier.cluster")
+@form("barrier.cluster", role="orders")
 class ClusterAction(Form):
     """An arrival at the barrier of a cluster, or a wait for its phase."""
 
@@ -151,7 +135,7 @@ def _register_count(mods: Mods) -> int:
     return number.value
 
 
-@form("setmaxnreg", words=("sync", "aligned", "u32"), role="")
+@form("setmaxnreg", words=("sync", "aligned", "u32"))
 class RegisterCount(Form):
     """A request for more registers of each thread, or a release of some."""
 
@@ -162,14 +146,14 @@ class RegisterCount(Form):
 # ---- mbarriers -------------------------------------------------------------------------------------------------------
 
 
-@form("mbarrier.init", "mbarrier.inval", words=("b64",))
+@form("mbarrier.init", "mbarrier.inval", words=("b64",), role="orders")
 class Mbarrier(Form):
     """An instruction on the mbarrier at an address in ``space``."""
 
     space: str = space()
 
 
-@form("mbarrier.arrive", "mbarrier.arrive_drop", words=("b64",))
+@form("mbarrier.arrive", "mbarrier.arrive_drop", words=("b64",), role="orders")
 class MbarrierArrival(Mbarrier):
     """Arrivals, with the bytes that the phase also expects."""
 
@@ -179,7 +163,7 @@ class MbarrierArrival(Mbarrier):
     scope: str = choice("cta", "cluster", default="")
 
 
-@form("mbarrier.test_wait", "mbarrier.try_wait", words=("b64",))
+@form("mbarrier.test_wait", "mbarrier.try_wait", words=("b64",), role="orders")
 class MbarrierTest(Mbarrier):
     """A test of a phase, or a wait for it."""
 
@@ -192,7 +176,7 @@ class MbarrierTest(Mbarrier):
         return "waiting for an mbarrier of another CTA is not allowed" if self.space == "shared::cluster" else ""
 
 
-@form("mbarrier.expect_tx", "mbarrier.complete_tx", words=("b64",))
+@form("mbarrier.expect_tx", "mbarrier.complete_tx", words=("b64",), role="orders")
 class MbarrierBytes(Mbarrier):
     """Bytes that a phase expects, or bytes that have arrived."""
 
@@ -200,7 +184,7 @@ class MbarrierBytes(Mbarrier):
     scope: str = choice("cta", "cluster", default="")
 
 
-form("mbarrier.pending_count", words=("b64",), role="")(Form)
+form("mbarrier.pending_count", words=("b64",))(Form)
 
 
 # ---- cp.async --------------------------------------------------------------------------------------------------------
@@ -244,10 +228,10 @@ class AsyncCopy(Form):
 # ---- bulk copies -----------------------------------------------------------------------------------------------------
 
 
-form("cp.async.bulk.commit_group")(Form)
+form("cp.async.bulk.commit_group", role="orders")(Form)
 
 
-@form("cp.async.bulk.wait_group")
+@form("cp.async.bulk.wait_group", role="orders")
 class BulkWait(Form):
     """Waits for all bulk groups but the last ``keep``, or only for their reading."""
 
@@ -304,10 +288,11 @@ def _combination(mods: Mods) -> tuple[str, PtxType]:
     within = _COMPLETES in mods.instruction.mods
     if within and "global" in mods.instruction.mods:
         raise mods.unsupported("reductions of global memory into shared memory do not exist")
-    name, type_ = mods.choice(SHARED_REDUCTIONS if within else OPERATIONS), mods.type()
+    name = mods.choice(SHARED_REDUCTIONS if within else OPERATIONS)
+    type_ = mods.type(SHARED_REDUCTIONS[name] if within else ())
     if within:
-        require(mods, type_, SHARED_REDUCTIONS[name])
-    elif type_.name in ("f16", "bf16") and name == "add" and not mods.flag("noftz"):
+        return name, type_
+    if type_.name in ("f16", "bf16") and name == "add" and not mods.flag("noftz"):
         raise mods.unsupported("16-bit floating point needs .noftz")
     elif (type_.kind == "b") != (name in ("and", "or", "xor")):
         raise mods.unsupported(f".{name} on .{type_.name} is not modelled")
@@ -338,7 +323,7 @@ def _box_space(mods: Mods) -> str:
     return space
 
 
-@form("cp.async.bulk.prefetch.tensor", words=("L2", "global"), role="")
+@form("cp.async.bulk.prefetch.tensor", words=("L2", "global"))
 class TensorBox(Form):
     """A prefetch of a box of a tensor, in tile mode."""
 
@@ -379,7 +364,7 @@ class TensorReduction(TensorCopy):
     operation: str = part(_box_operation)
 
 
-@form("cp.async.bulk.prefetch", words=("L2", "global"), role="")
+@form("cp.async.bulk.prefetch", words=("L2", "global"))
 class BulkPrefetch(Form):
     """A prefetch of bytes."""
 
@@ -409,9 +394,7 @@ class AsyncStore(Form):
 
 def _reduced_type(mods: Mods) -> PtxType:
     operation = next(mod for mod in mods.instruction.mods if mod in SHARED_REDUCTIONS)
-    type_ = mods.type()
-    require(mods, type_, SHARED_REDUCTIONS[operation])
-    return type_
+    return mods.type(SHARED_REDUCTIONS[operation])
 
 
 @form("red.async", words=("relaxed", "cluster", _COMPLETES), role="issues")
@@ -426,7 +409,7 @@ class AsyncReduction(Form):
 # ---- products of warpgroups ------------------------------------------------------------------------------------------
 
 
-@form("wgmma.wait_group", words=("sync", "aligned"))
+@form("wgmma.wait_group", words=("sync", "aligned"), role="orders")
 class ProductWait(Form):
     """Waits for all groups of products but the last ``keep``."""
 
@@ -446,7 +429,7 @@ def _types(mods: Mods) -> tuple[str, ...]:
     return tuple(mods.choice((each,)) for each in [name for name in mods.left if name not in ("sync", "aligned")])
 
 
-@form("wgmma.mma_async", words=("sync", "aligned"))
+@form("wgmma.mma_async", words=("sync", "aligned"), role="orders")
 class Product(Form):
     """A product.
 
@@ -464,10 +447,4 @@ class Product(Form):
     types: tuple[str, ...] = part(_types)
 
 
-form("wgmma.fence", "wgmma.commit_group", words=("sync", "aligned"))(Form)
-
-
-def role_of(instruction: Instruction) -> str:
-    """The role of an instruction in synchronisation (:class:`~warpsan.ptx.grammar.Grammar`); empty without one."""
-    grammar = find_handler(FORMS, instruction)
-    return "" if grammar is None else grammar.role
+form("wgmma.fence", "wgmma.commit_group", words=("sync", "aligned"), role="orders")(Form)

@@ -16,9 +16,7 @@ from warpsan.engine.numeric import canonical, flushed
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.host.memory import SHARED_BASE, WINDOW_BITS
 from warpsan.ptx.accesses import Atomic
-from warpsan.ptx.grammar import form_of
 from warpsan.ptx.ir import Instruction, Operand, Register
-from warpsan.ptx.modifiers import Mods
 from warpsan.ptx.types import PtxType
 from warpsan.semantics.floating import Compute, base_of, halved, is_half
 from warpsan.semantics.move import without_policy
@@ -74,8 +72,7 @@ def _float_sum(old: Lanes, given: Lanes, base: str, flushes: _Choice) -> Lanes:
 
 
 @native("atom", "red")
-def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    form = form_of(instruction, Atomic)
+def _atomic(asm: Assembler, instruction: Instruction, form: Atomic) -> None:
     space, (name, type_) = form.space, form.update
     operands = without_policy(asm, instruction, form.hint)
     target, finish = -1, _nothing
@@ -87,7 +84,9 @@ def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     row, bits, offset = asm.address(operands.pop(0))
     sources = [asm.source(operand, type_.name) for operand in operands]
     if asm.watched:
-        watch_access(asm, instruction, space, row, bits, offset, type_.bytes, "update", strong=strong_effect(asm, mods))
+        watch_access(
+            asm, instruction, space, row, bits, offset, type_.bytes, "update", strong=strong_effect(asm, instruction)
+        )
     is_read = target >= 0
     text, ring = f"{space}.{bits}.{name}.{type_.name}", asm.float_sum(type_) if type_.is_float else None
     title = f"{'atom' if is_read else 'red'}.{text}{asm.suffix if ring else ''}"

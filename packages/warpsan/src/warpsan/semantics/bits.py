@@ -5,13 +5,11 @@ from __future__ import annotations
 
 from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.lanes import Lanes, where
+from warpsan.ptx.grammar import Computation
 from warpsan.ptx.ir import Instruction
-from warpsan.ptx.modifiers import Mods, require
-from warpsan.semantics.logic import operands_of, shifted
+from warpsan.semantics.logic import shifted
 
 __all__: list[str] = []
-
-_WORDS = ("b32", "b64")
 
 
 # ---- counting --------------------------------------------------------------------------------------------------------
@@ -39,38 +37,32 @@ def _population(x: Lanes) -> Lanes:
     return (counts * ones[0x01]) >> x.bits - 8
 
 
-@native("popc", "clz")
-def _count(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    type_ = mods.type()
-    require(mods, type_, _WORDS)
-    mods.done()
-    count = _population if instruction.opcode == "popc" else _leading_zeros
-    name = f"{instruction.opcode}.{type_.name}"
-    operands_of(asm, instruction, name, lambda x: count(x).to("u32"), ("u32", type_.name))
+_COUNTS = {"popc": _population, "clz": _leading_zeros}
+
+
+@native(*_COUNTS)
+def _count(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    count, type_ = _COUNTS[form.name], form.type.name
+    asm.elementwise(instruction, f"{form.name}.{type_}", lambda x: count(x).to("u32"), "u32", type_)
 
 
 @native("bfind")
-def _bfind(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _bfind(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     """The highest bit that differs from the sign; all ones if there is none."""
-    amount = mods.flag("shiftamt")
-    type_ = mods.type()
-    require(mods, type_, ("u32", "u64", "s32", "s64"))
-    mods.done()
+    amount, type_ = "shiftamt" in form.flags, form.type
 
     def function(x: Lanes) -> Lanes:
         zeros = _leading_zeros(where(x < 0, ~x, x) if x.signed else x).to("u32")
         none = zeros == type_.bits
         return where(none, zeros.like(-1), zeros if amount else zeros.like(type_.bits - 1) - zeros)
 
-    operands_of(asm, instruction, f"bfind{'.shiftamt' * amount}.{type_.name}", function, ("u32", type_.name))
+    asm.elementwise(instruction, f"bfind{'.shiftamt' * amount}.{type_.name}", function, "u32", type_.name)
 
 
 @native("brev")
-def _brev(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    type_ = mods.type()
-    require(mods, type_, _WORDS)
-    mods.done()
-    operands_of(asm, instruction, f"brev.{type_.name}", lambda x: x.call("bitreverse"), (type_.name,) * 2)
+def _brev(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    type_ = form.type.name
+    asm.elementwise(instruction, f"brev.{type_}", lambda x: x.call("bitreverse"), type_, type_)
 
 
 # ---- bit fields ------------------------------------------------------------------------------------------------------
@@ -83,68 +75,53 @@ def _field(position: Lanes, length: Lanes, bits: int) -> tuple[Lanes, Lanes]:
 
 
 @native("bfe")
-def _bfe(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _bfe(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     """Extract a field; bits beyond the top bit are zero or, signed, the top bit."""
-    type_ = mods.type()
-    require(mods, type_, ("u32", "u64", "s32", "s64"))
-    mods.done()
+    type_ = form.type
 
     def function(x: Lanes, position: Lanes, length: Lanes) -> Lanes:
         start, size = _field(position, length, type_.bits)
         spare = size.like(type_.bits) - size
         return shifted(shifted(shifted(x, start, left=False), spare, left=True), spare, left=False)
 
-    types = (type_.name, type_.name, "u32", "u32")
-    operands_of(asm, instruction, f"bfe.{type_.name}", function, types)
+    asm.elementwise(instruction, f"bfe.{type_.name}", function, type_.name, type_.name, "u32", "u32")
 
 
 @native("bfi")
-def _bfi(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    type_ = mods.type()
-    require(mods, type_, _WORDS)
-    mods.done()
+def _bfi(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    type_ = form.type
 
     def function(x: Lanes, into: Lanes, position: Lanes, length: Lanes) -> Lanes:
         start, size = _field(position, length, type_.bits)
         mask = shifted(shifted(x.like(1), size, left=True) - 1, start, left=True)
         return (into & ~mask) | (shifted(x, start, left=True) & mask)
 
-    types = (type_.name, type_.name, type_.name, "u32", "u32")
-    operands_of(asm, instruction, f"bfi.{type_.name}", function, types)
+    asm.elementwise(instruction, f"bfi.{type_.name}", function, *[type_.name] * 3, "u32", "u32")
 
 
 @native("bmsk")
-def _bmsk(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _bmsk(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     """A mask of ``b`` bits from bit ``a`` on."""
-    clamp = _take_clamp(mods, ("b32",))
+    clamp = form.modes[0] == "clamp"
 
     def function(position: Lanes, length: Lanes) -> Lanes:
         size = _clamped(length, clamp=clamp)
         start = position if clamp else position & 31
         return shifted(shifted(position.like(1).to("u64"), size, left=True).to("u32") - 1, start, left=True)
 
-    operands_of(asm, instruction, f"bmsk{'.clamp' * clamp}", function, ("b32", "u32", "u32"))
+    asm.elementwise(instruction, f"bmsk{'.clamp' * clamp}", function, "b32", "u32", "u32")
 
 
 @native("szext")
-def _szext(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _szext(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     """Sign- or zero-extend the low ``b`` bits of ``a``."""
-    type_ = next((name for name in mods.left if name in ("u32", "s32")), "")
-    clamp = _take_clamp(mods, ("u32", "s32"))
+    clamp, type_ = form.modes[0] == "clamp", form.type.name
 
     def function(x: Lanes, length: Lanes) -> Lanes:
         spare = length.like(32) - _clamped(length, clamp=clamp)
         return shifted(shifted(x, spare, left=True), spare, left=False)
 
-    operands_of(asm, instruction, f"szext{'.clamp' * clamp}.{type_}", function, (type_, type_, "u32"))
-
-
-def _take_clamp(mods: Mods, names: tuple[str, ...]) -> bool:
-    """Whether an amount is clamped to the width; otherwise it wraps. All modifiers are taken."""
-    clamp = mods.choice(("clamp", "wrap")) == "clamp"
-    require(mods, mods.type(), names)
-    mods.done()
-    return clamp
+    asm.elementwise(instruction, f"szext{'.clamp' * clamp}.{type_}", function, type_, type_, "u32")
 
 
 def _clamped(length: Lanes, *, clamp: bool) -> Lanes:
@@ -152,10 +129,8 @@ def _clamped(length: Lanes, *, clamp: bool) -> Lanes:
 
 
 @native("fns")
-def _fns(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _fns(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     """The n-th set bit of a mask from a base on, upwards or (n negative) downwards; all ones if there is none."""
-    require(mods, mods.type(), ("b32",))
-    mods.done()
 
     def function(mask: Lanes, base: Lanes, n: Lanes) -> Lanes:
         result = mask.like(-1)
@@ -170,4 +145,4 @@ def _fns(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
             result = where(hit & (below == -n), mask.like(place), result)
         return result
 
-    operands_of(asm, instruction, "fns", function, ("u32", "u32", "u32", "s32"))
+    asm.elementwise(instruction, "fns", function, "u32", "u32", "u32", "s32")

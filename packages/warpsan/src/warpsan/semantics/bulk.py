@@ -27,9 +27,8 @@ from warpsan.engine.transfers import (
 )
 from warpsan.engine.watch import fence_memory
 from warpsan.host.memory import RANK_SHIFT, SHARED_BASE
-from warpsan.ptx.grammar import Form, form_of
+from warpsan.ptx.grammar import Computation, Form
 from warpsan.ptx.ir import Address, Entry, Immediate, Instruction, Operand, Register, Symbol
-from warpsan.ptx.modifiers import Mods, require
 from warpsan.ptx.synchronising import (
     AsyncStore,
     BulkCopy,
@@ -91,9 +90,8 @@ def copies_complete(entry: Entry) -> bool:
 
 
 @native("fence", "membar")
-def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _fence(asm: Assembler, instruction: Instruction, form: Form) -> None:
     """Instructions run one after the other here: a fence changes no value; only the checks use it."""
-    form = form_of(instruction, Form)
     if asm.checked and not isinstance(form, ProxyFence | TensorMapFence):
         order = fence_order(instruction)
         if relaxed_arrivals(asm.entry) and order.release:
@@ -114,35 +112,26 @@ def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 @native("mapa")
-def _mapa(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _mapa(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     """The address of the same variable in another CTA of the cluster."""
-    mods.flag("shared::cluster")
-    type_ = mods.type()
-    require(mods, type_, ("u32", "u64"))
-    mods.done()
-    target, origin, number = mods.operands(2)
+    type_ = form.type
     keep = ((1 << type_.bits) - 1) ^ (0xFF << RANK_SHIFT)
 
     def function(address: Lanes, rank: Lanes) -> Lanes:
         return (address & keep) | ((rank.to(type_.name) + 1) << RANK_SHIFT)
 
-    sources = [(origin, type_.name), (number, "u32")]
-    asm.compute(f"mapa.{type_.name}", function, [(target, type_.name)], sources)
+    asm.elementwise(instruction, f"mapa.{type_.name}", function, type_.name, type_.name, "u32")
 
 
 @native("getctarank")
-def _getctarank(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _getctarank(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     """The rank of the CTA whose shared memory contains an address."""
-    mods.flag("shared::cluster")
-    type_ = mods.type()
-    require(mods, type_, ("u32", "u64"))
-    mods.done()
 
     def function(address: Lanes, own: Lanes) -> Lanes:
         rank = (address >> RANK_SHIFT).to("u32") & 0xFF
         return where(rank == 0, own, rank - 1)
 
-    target, origin = mods.operands(1)
+    (target, origin), type_ = instruction.operands, form.type
     sources = [(origin, type_.name), (Register("%cluster_ctarank"), "u32")]
     asm.compute(f"getctarank.{type_.name}", function, [(target, "u32")], sources)
 
@@ -162,24 +151,23 @@ def order_number(asm: Assembler, instruction: Instruction) -> int:
 
 
 @native("mbarrier.init")
-def _init(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _init(asm: Assembler, instruction: Instruction, form: Mbarrier) -> None:
     """An mbarrier whose phases expect the given number of arrivals."""
-    place = shared_address(asm, instruction.operands[0], form_of(instruction, Mbarrier).space)
+    place = shared_address(asm, instruction.operands[0], form.space)
     count = asm.source(instruction.operands[1], "u32")
     _handed(asm, "mbarrier.init", begin_mbarrier, [*place, count, instruction.pc])
 
 
 @native("mbarrier.arrive", "mbarrier.arrive_drop")
-def _arrive(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _arrive(asm: Assembler, instruction: Instruction, form: MbarrierArrival) -> None:
     """Arrivals; ``arrive_drop`` also leaves all later phases."""
-    form = form_of(instruction, MbarrierArrival)
     operands = list(instruction.operands)
     token, finish = -1, _nothing
     if not isinstance(operands[0], Address):
         target = operands.pop(0)
         if not isinstance(target, Symbol) or target.name != "_":
             if form.space == "shared::cluster":
-                raise mods.unsupported("an mbarrier of another CTA gives no state token")
+                raise asm.unsupported("an mbarrier of another CTA gives no state token")
             token, finish = asm.target(target, "b64")
     place = shared_address(asm, operands[0], form.space)
     many = asm.source(operands[1] if len(operands) > 1 else Immediate(1), "u32")
@@ -194,9 +182,8 @@ def _nothing() -> None:
 
 
 @native("mbarrier.test_wait")
-def _test_wait(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _test_wait(asm: Assembler, instruction: Instruction, form: MbarrierTest) -> None:
     """Whether a phase is complete."""
-    form = form_of(instruction, MbarrierTest)
     target, address, state = instruction.operands
     place = shared_address(asm, address, form.space)
     asked = asm.source(state, "u32" if form.parity else "b64")
@@ -207,17 +194,16 @@ def _test_wait(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 @native("mbarrier.expect_tx", "mbarrier.complete_tx")
-def _transactions(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _transactions(asm: Assembler, instruction: Instruction, form: MbarrierBytes) -> None:
     """Bytes that a phase expects, and bytes that have arrived."""
-    form, (address, number) = form_of(instruction, MbarrierBytes), instruction.operands
+    (address, number) = instruction.operands
     place, many = shared_address(asm, address, form.space), asm.source(number, "u32")
     _handed(asm, "mbarrier.tx", count_bytes, [*place, many, int(form.name == "mbarrier.expect_tx"), instruction.pc])
 
 
 @native("cp.async.mbarrier.arrive")
-def _arrive_behind_copies(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _arrive_behind_copies(asm: Assembler, instruction: Instruction, form: CopyArrival) -> None:
     """The lane arrives after its copies so far have landed; without ``.noinc``, the phase also expects this arrival."""
-    form = form_of(instruction, CopyArrival)
     place = shared_address(asm, instruction.operands[0], form.space)
     doubtful = asm.checked and any(map(_reads_by_proxy, asm.entry.instructions))  # native code has no clocks for these
     words = [*place, int(form.expected), instruction.pc, int(doubtful)]
@@ -230,41 +216,36 @@ def _reads_by_proxy(instruction: Instruction) -> bool:
 
 
 @native("mbarrier.inval")
-def _inval(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _inval(asm: Assembler, instruction: Instruction, form: Mbarrier) -> None:
     """Ends the mbarrier; its memory may be reused."""
-    place = shared_address(asm, instruction.operands[0], form_of(instruction, Mbarrier).space)
+    place = shared_address(asm, instruction.operands[0], form.space)
     _handed(asm, "mbarrier.inval", end_mbarrier, [*place, instruction.pc])
 
 
 @native("mbarrier.pending_count")
-def _pending_count(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _pending_count(asm: Assembler, instruction: Instruction, form: Form) -> None:
     """The number of arrivals that a phase still expected when a state token was made."""
-    form_of(instruction, Form)
-    target, token = mods.operands(1)
-    asm.compute("mbarrier.pending_count", lambda x: x.to("u32"), [(target, "u32")], [(token, "u64")])
+    asm.elementwise(instruction, "mbarrier.pending_count", lambda x: x.to("u32"), "u32", "u64")
 
 
 # ---- copies ----------------------------------------------------------------------------------------------------------
 
 
 @native("cp.async.bulk.commit_group")
-def _commit_group(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _commit_group(asm: Assembler, instruction: Instruction, form: Form) -> None:
     """Closes the lane's current bulk group."""
-    form_of(instruction, Form)
     _handed(asm, "bulk.commit_group", commit_transfers, [])
 
 
 @native("cp.async.bulk.wait_group")
-def _wait_group(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _wait_group(asm: Assembler, instruction: Instruction, form: BulkWait) -> None:
     """Completes the copies of all bulk groups of the lane but the last few; with ``.read``, only their reading."""
-    form = form_of(instruction, BulkWait)
     _handed(asm, "bulk.wait_group", wait_for_transfers, [form.keep, int(form.reads)])
 
 
 @native("cp.async.bulk.tensor")
-def _tensor_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _tensor_copy(asm: Assembler, instruction: Instruction, form: TensorCopy) -> None:
     """One lane copies a box of a tensor, in tile mode."""
-    form = form_of(instruction, TensorCopy)
     operands = without_policy(asm, instruction, form.hint)
     many = asm.source(operands.pop(), "u16") if form.casts else -1
     words = box_operands(asm, instruction, form, operands, many)
@@ -285,9 +266,8 @@ def box_operands(
 
 
 @native("cp.async.bulk")
-def _bulk_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _bulk_copy(asm: Assembler, instruction: Instruction, form: BulkCopy) -> None:
     """One lane copies many bytes between global and shared memory, or to another CTA of the cluster."""
-    form = form_of(instruction, BulkCopy)
     operands = without_policy(asm, instruction, form.hint)
     many = asm.source(operands.pop(), "u16") if form.casts else -1 if form.way[1] == "global" else 0
     _handed(asm, *_BYTES[form.way], bytes_operands(asm, instruction, operands, form.way, many))
@@ -324,9 +304,8 @@ def bytes_operands(
 
 
 @native("cp.async.bulk.prefetch.tensor")
-def _prefetch_box(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _prefetch_box(asm: Assembler, instruction: Instruction, form: TensorBox) -> None:
     """Has no effect: the simulator has no L2 cache."""
-    form = form_of(instruction, TensorBox)
     without_policy(asm, instruction, form.hint)
     asm.address(form.box.map)
     for each in form.box.coordinates:
@@ -334,17 +313,16 @@ def _prefetch_box(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 @native("cp.async.bulk.prefetch")
-def _prefetch(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _prefetch(asm: Assembler, instruction: Instruction, form: BulkPrefetch) -> None:
     """Has no effect, for any address: the simulator has no L2 cache."""
-    operands = without_policy(asm, instruction, form_of(instruction, BulkPrefetch).hint)
+    operands = without_policy(asm, instruction, form.hint)
     asm.address(operands[0])
     asm.source(operands[1], "u32")
 
 
 @native("st.async")
-def _st_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _st_async(asm: Assembler, instruction: Instruction, form: AsyncStore) -> None:
     """A store whose bytes an mbarrier counts; until then its destination is poison."""
-    form = form_of(instruction, AsyncStore)
     sources = [asm.source(item, f"b{form.type.bits}") for item in asm.vector(instruction.operands[1])]
     place = shared_address(asm, instruction.operands[0], "shared::cluster")
     mbarrier = shared_address(asm, instruction.operands[2], "shared::cluster")

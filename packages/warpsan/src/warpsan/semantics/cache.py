@@ -6,11 +6,9 @@ from __future__ import annotations
 from warpsan.engine.access import addresses, located
 from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.operation import NativeOperation, OperationCode
-from warpsan.ptx.accesses import LineControl
 from warpsan.ptx.forms import LINE, POLICY
-from warpsan.ptx.grammar import Form, form_of
-from warpsan.ptx.ir import Instruction
-from warpsan.ptx.modifiers import Mods
+from warpsan.ptx.grammar import Computation, Form
+from warpsan.ptx.ir import Immediate, Instruction
 from warpsan.semantics.move import store_operation
 from warpsan.semantics.watched import watch_access
 
@@ -21,23 +19,20 @@ _CHUNK = 16
 
 
 @native("prefetch", "prefetchu")
-def _prefetch(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _prefetch(asm: Assembler, instruction: Instruction, form: Form) -> None:
     """Has no effect, for any address."""
-    form_of(instruction, Form)
     asm.address(instruction.operands[0])
 
 
 @native("applypriority")
-def _applypriority(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _applypriority(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     """Has no effect; the line must exist and be aligned."""
-    form_of(instruction, LineControl)
     _line(asm, instruction)
 
 
 @native("discard")
-def _discard(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _discard(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     """Writes poison: the values are undefined."""
-    form_of(instruction, LineControl)
     row, bits, offset = _line(asm, instruction)
     poison = asm.number(-1, "b64")
     for begin in range(offset, offset + LINE, _CHUNK):
@@ -50,6 +45,8 @@ def _discard(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 def _line(asm: Assembler, instruction: Instruction) -> tuple[int, int, int]:
     """The operands ``[a], 128``: the record that checks the addresses, and their row, bits and offset."""
+    if instruction.operands[1] != Immediate(LINE):
+        raise asm.unsupported(f"the size must be {LINE}")
     row, bits, offset = asm.address(instruction.operands[0])
 
     def build(code: OperationCode) -> None:
@@ -59,10 +56,10 @@ def _line(asm: Assembler, instruction: Instruction) -> tuple[int, int, int]:
     return row, bits, offset
 
 
-@native("createpolicy")
-def _createpolicy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+@native("createpolicy.fractional", "createpolicy.range", "createpolicy.cvt")
+def _createpolicy(asm: Assembler, instruction: Instruction, form: Form) -> None:
     """A cache policy: 64 bits that only ``.L2::cache_hint`` uses."""
-    form, (target, *operands) = form_of(instruction, Form), instruction.operands
+    (target, *operands) = instruction.operands
     if form.name == "createpolicy.cvt":
         types = ["b64"]
     elif form.name == "createpolicy.fractional":
@@ -71,7 +68,7 @@ def _createpolicy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         asm.address(operands.pop(0))
         types = ["u32", "u32"]
     if len(operands) != len(types):
-        raise mods.unsupported("wrong number of operands")
+        raise asm.unsupported("wrong number of operands")
     for operand, type_ in zip(operands, types, strict=True):
         asm.source(operand, type_)
     row, finish = asm.target(target, "b64")

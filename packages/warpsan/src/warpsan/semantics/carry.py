@@ -6,21 +6,16 @@ from collections.abc import Callable
 
 from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.lanes import Lanes
+from warpsan.ptx.grammar import Computation
 from warpsan.ptx.ir import Instruction, Operand
-from warpsan.ptx.modifiers import Mods, require
 from warpsan.semantics.integer import product_part
 
 __all__: list[str] = []
 
-_TYPES = ("u32", "s32", "u64", "s64")
-
 
 @native("add.cc", "sub.cc", "addc", "subc")
-def _sum(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    carry_out, type_ = mods.flag("cc"), mods.type()
-    require(mods, type_, _TYPES)
-    mods.done()
-    subtracts, bits = instruction.opcode.startswith("sub"), f"u{type_.bits}"
+def _sum(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    subtracts, bits = form.name.startswith("sub"), f"u{form.type.bits}"
     d, a, b = instruction.operands
 
     def function(x: Lanes, y: Lanes, *carry: Lanes) -> tuple[Lanes, Lanes]:
@@ -28,16 +23,13 @@ def _sum(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         return _with_carry(total, x < y if subtracts else total < x, carry, subtracts=subtracts)
 
     name = f"{'sub' if subtracts else 'add'}.{bits}"
-    carry_in = instruction.opcode in ("addc", "subc")
-    _carried(asm, name, function, d, [(a, bits), (b, bits)], carry_in=carry_in, carry_out=carry_out)
+    carry_in = form.name in ("addc", "subc")
+    _carried(asm, name, function, d, [(a, bits), (b, bits)], carry_in=carry_in, carry_out=_carries(form))
 
 
-@native("mad.lo.cc", "mad.hi.cc", "madc")
-def _product(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    carry_out, type_ = mods.flag("cc"), mods.type()
-    require(mods, type_, _TYPES)
-    mode, bits = mods.choice(("lo", "hi")), f"u{type_.bits}"
-    mods.done()
+@native("mad.lo.cc", "mad.hi.cc", "madc.lo", "madc.hi")
+def _product(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    mode, type_, bits = form.name.split(".")[1], form.type, f"u{form.type.bits}"
     d, a, b, c = instruction.operands
 
     def function(x: Lanes, y: Lanes, z: Lanes, *carry: Lanes) -> tuple[Lanes, Lanes]:
@@ -46,8 +38,12 @@ def _product(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         return _with_carry(total, total < product, carry, subtracts=False)
 
     sources = [(a, type_.name), (b, type_.name), (c, bits)]
-    name, carry_in = f"mad.{mode}.{type_.name}", instruction.opcode == "madc"
-    _carried(asm, name, function, d, sources, carry_in=carry_in, carry_out=carry_out)
+    name, carry_in = f"mad.{mode}.{type_.name}", form.name.startswith("madc")
+    _carried(asm, name, function, d, sources, carry_in=carry_in, carry_out=_carries(form))
+
+
+def _carries(form: Computation) -> bool:
+    return form.name.endswith("cc") or "cc" in form.flags
 
 
 def _with_carry(total: Lanes, over: Lanes, carry: tuple[Lanes, ...], *, subtracts: bool) -> tuple[Lanes, Lanes]:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.lanes import Lanes, where
 from warpsan.engine.numeric import flushed, magnitude, widened
+from warpsan.ptx.grammar import Computation
 from warpsan.ptx.ir import Instruction
-from warpsan.ptx.modifiers import Mods, require
-from warpsan.ptx.types import TYPES, PtxType
+from warpsan.ptx.types import TYPES
 from warpsan.semantics.floating import base_of, is_half
 
-__all__ = ["combined", "float_comparison"]
+__all__ = ["combined", "plain_comparison"]
 
 Comparison = Callable[[Lanes, Lanes], Lanes]
 
@@ -36,50 +36,27 @@ _FLOAT: dict[str, Comparison] = {
     "nan": lambda x, y: (x != x) | (y != y),
 }
 _UNSIGNED = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
-_NAMES = dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", *_UNSIGNED, *_FLOAT))
 _COMBINE: dict[str, Comparison] = {"and": lambda x, y: x & y, "or": lambda x, y: x | y, "xor": lambda x, y: x ^ y}
 
-_INTEGERS = ("b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64")
-_FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
 
-
-def _comparison(mods: Mods, name: str, type_: PtxType) -> Comparison:
-    if type_.is_float:
-        if name not in _FLOAT:
-            raise mods.unsupported(f"no comparison .{name} of floating point")
-        return _FLOAT[name]
-    allowed = ("eq", "ne") if type_.kind == "b" else ("eq", "ne", "lt", "le", "gt", "ge")
-    if type_.kind == "u":
-        name = _UNSIGNED.get(name, name)
-    if name not in allowed:
-        raise mods.unsupported(f"no comparison .{name} of .{type_.name}")
+def plain_comparison(form: Computation) -> Comparison:
+    """The comparison of a form, without ``.ftz``, of integers or of f32 or f64."""
+    if form.types[-1].is_float:
+        return _FLOAT[form.modes[0]]
+    name = _UNSIGNED.get(form.modes[0], form.modes[0])
     return (lambda x, y: x != y) if name == "ne" else _ORDERED[name]
 
 
-def _take(mods: Mods, type_: PtxType) -> tuple[str, Comparison, str]:
-    """The name and function of a comparison, and its combination with a predicate; all modifiers are taken."""
-    require(mods, type_, (*_INTEGERS, *_FLOATS))
-    name = mods.choice(_NAMES)
-    compare = _comparison(mods, name, type_)
-    combination = mods.choice(_COMBINE, default="")
-    ftz = type_.name in ("f16", "f16x2", "f32") and mods.flag("ftz")
-    mods.done()
+def _comparison(form: Computation) -> tuple[str, Comparison]:
+    """The name and function of a comparison."""
+    type_, compare, ftz = form.types[-1], plain_comparison(form), "ftz" in form.flags
     base = base_of(type_)
 
     def prepared(x: Lanes) -> Lanes:
         x = flushed(x, base) if ftz else x
         return widened(x, base) if is_half(type_) else x
 
-    return f"{name}{'.ftz' * ftz}", lambda x, y: compare(prepared(x), prepared(y)), combination
-
-
-def float_comparison(mods: Mods, type_: PtxType) -> tuple[str, Comparison, str]:
-    """As :func:`_take`, for floats that are not flushed or widened; the type has been taken."""
-    name = mods.choice(_NAMES)
-    combination = mods.choice(_COMBINE, default="")
-    mods.flag("ftz")
-    mods.done()
-    return name, _comparison(mods, name, type_), combination
+    return f"{form.modes[0]}{'.ftz' * ftz}", lambda x, y: compare(prepared(x), prepared(y))
 
 
 def combined(combination: str, result: Lanes, *with_: Lanes) -> Lanes:
@@ -88,13 +65,12 @@ def combined(combination: str, result: Lanes, *with_: Lanes) -> Lanes:
 
 
 @native("setp")
-def _setp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    type_ = mods.type()
-    name, compare, combination = _take(mods, type_)
+def _setp(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    type_, combination, packed = form.type, form.modes[1], form.type.lanes == 2
+    name, compare = _comparison(form)
     first, second = asm.pair(instruction.operands[0])
-    packed = type_.lanes == 2
     if packed and second is None:
-        raise mods.unsupported("a packed comparison has two destinations, p|q")
+        raise asm.unsupported("a packed comparison has two destinations, p|q")
     targets = [(first, "pred"), *([(second, "pred")] if second is not None else [])]
     sources = [(instruction.operands[k], type_.name) for k in (1, 2)]
     if combination:
@@ -110,16 +86,12 @@ def _setp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 @native("set")
-def _set(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _set(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     """A comparison whose result is a number: 1.0, or all bits set for integers, and 0."""
-    result, type_ = mods.type(), mods.type()
-    if type_.lanes == 2:
-        require(mods, result, (type_.name, "u32", "s32"))
-        result = result if result.is_float else TYPES["u16x2"]  # each half is set by its own comparison
-    else:
-        small = ("u16", "s16") if is_half(type_) else ()
-        require(mods, result, ("u32", "s32", "f32", "f16", "bf16", *small))
-    name, compare, combination = _take(mods, type_)
+    (result, type_), combination = form.types, form.modes[1]
+    if type_.lanes == 2 and not result.is_float:
+        result = TYPES["u16x2"]  # each half is set by its own comparison
+    name, compare = _comparison(form)
     sources = [(instruction.operands[k], type_.name) for k in (1, 2)]
     if combination:
         sources.append((instruction.operands[3], "pred"))
@@ -139,36 +111,26 @@ def _set(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 @native("selp")
-def _selp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    type_ = mods.type()
-    require(mods, type_, (*_INTEGERS, "f32", "f64"))
-    mods.done()
-    d, a, b, c = mods.operands(3)
-    name = type_.name
-    asm.compute(f"selp.{name}", lambda x, y, p: where(p, x, y), [(d, name)], [(a, name), (b, name), (c, "pred")])
+def _selp(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    name = form.type.name
+    asm.elementwise(instruction, f"selp.{name}", lambda x, y, p: where(p, x, y), name, name, name, "pred")
 
 
 @native("slct")
-def _slct(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _slct(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     """``d = c >= 0 ? a : b``; a NaN selects b, and a negative zero selects a."""
-    type_, sign = mods.type(), mods.type()
-    require(mods, type_, (*_INTEGERS, "f32", "f64"))
-    require(mods, sign, ("s32", "f32"))
-    ftz = sign.is_float and mods.flag("ftz")
-    mods.done()
-    d, a, b, c = mods.operands(3)
-    asm.compute(
-        f"slct{'.ftz' * ftz}.{type_.name}.{sign.name}",
+    type_, sign, ftz = form.types[0].name, form.types[1].name, "ftz" in form.flags
+    asm.elementwise(
+        instruction,
+        f"slct{'.ftz' * ftz}.{type_}.{sign}",
         lambda x, y, z: where((flushed(z, "f32") if ftz else z) >= 0, x, y),
-        [(d, type_.name)],
-        [(a, type_.name), (b, type_.name), (c, sign.name)],
+        *(type_, type_, type_, sign),
     )
 
 
 @native("testp")
-def _testp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    type_ = mods.type()
-    require(mods, type_, ("f32", "f64"))
+def _testp(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    least = 2.0**-126 if form.type.bits == 32 else 2.0**-1022
     tests: dict[str, Callable[[Lanes, Lanes], Lanes]] = {
         "finite": lambda x, size: size < float("inf"),
         "infinite": lambda x, size: size == float("inf"),
@@ -177,12 +139,6 @@ def _testp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         "normal": lambda x, size: (size < float("inf")) & (size >= least),
         "subnormal": lambda x, size: (size < least) & (size > 0),
     }
-    least = 2.0**-126 if type_.bits == 32 else 2.0**-1022
-    name = mods.choice(tests)
-    mods.done()
-    asm.compute(
-        f"testp.{name}.{type_.name}",
-        lambda x: tests[name](x, magnitude(x)),
-        [(instruction.operands[0], "pred")],
-        [(instruction.operands[1], type_.name)],
-    )
+    (name,), type_ = form.modes, form.type.name
+    test = tests[name]
+    asm.elementwise(instruction, f"testp.{name}.{type_}", lambda x: test(x, magnitude(x)), "pred", type_)

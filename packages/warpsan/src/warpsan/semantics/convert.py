@@ -17,59 +17,37 @@ from warpsan.engine.numeric import (
     widened,
     without_negatives,
 )
-from warpsan.numerics.float_formats import FORMATS, ROUNDINGS, Format
+from warpsan.numerics.float_formats import FORMATS, Format
+from warpsan.ptx.arithmetic import WHOLE
 from warpsan.ptx.forms import FP8_PAIRS
+from warpsan.ptx.grammar import Computation
 from warpsan.ptx.ir import Instruction
-from warpsan.ptx.modifiers import Mods
 from warpsan.ptx.types import TYPES, PtxType
 from warpsan.semantics.floating import Compute, base_of, halved, is_half
 
 __all__ = ["decoded8"]
 
-_INTEGER_ROUNDINGS = {"rni": "rn", "rzi": "rz", "rmi": "rm", "rpi": "rp"}
+
+@native("cvt", "cvt.pack")
+def _cvt(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    kinds, names = FP8_PAIRS & form.flags, [each.name for each in form.types]
+    many = len(instruction.operands) - 1
+    if form.name == "cvt.pack":
+        function, types = _packed(names[0] if names else form.modes[0]), ["b32", *["s32"] * many]
+    elif kinds:
+        function, types = _eight_bits(next(iter(kinds)), names[0], form)
+    elif "tf32" in form.flags:
+        function, types = _to_tf32(form), ["f32", "f32"]
+    elif form.type.lanes == 2:
+        function, types = _paired(form), ["b32", "f32", "f32"]
+    else:
+        function, types = _conversion(form), names
+    asm.elementwise(instruction, instruction.text, function, *types)
 
 
-@native("cvt")
-def _cvt(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    name = ".".join(("cvt", *instruction.mods))
-    if mods.flag("tf32"):
-        _cvt_tf32(asm, instruction, mods, name)
-        return
-    if mods.flag("pack"):
-        _cvt_pack(asm, instruction, mods, name)
-        return
-    if not FP8_PAIRS.isdisjoint(mods.left):
-        _cvt_fp8(asm, instruction, mods, name)
-        return
-    target = mods.type()
-    if target.lanes == 2:
-        _cvt_packed(asm, instruction, mods, target, name)
-        return
-    source = mods.type()
-    if source.lanes == 2 or "b" in (source.kind, target.kind) or "pred" in (source.kind, target.kind):
-        raise mods.unsupported("not modelled between these types")
-    compute = _conversion(mods, source, target)
-    if target.is_float:
-        inner, base = compute, base_of(target)
-        compute = lambda x: canonical(inner(x), base)  # noqa: E731
-    if len(instruction.operands) != 2:
-        raise mods.unsupported("expected one source operand")
-    destination, operand = instruction.operands
-    asm.compute(name, compute, [(destination, target.name)], [(operand, source.name)])
-
-
-def _cvt_pack(asm: Assembler, instruction: Instruction, mods: Mods, name: str) -> None:
+def _packed(element: str) -> Compute:
     """``cvt.pack.sat.u8.s32.b32 d, a, b, c``: b lowest, then a, both saturated, then c."""
-    mods.choice(("sat",))
-    element = mods.choice(("u2", "s2", "u4", "s4", "u8", "s8", "u16", "s16"))
     bits = int(element[1:])
-    mods.choice(("s32",))
-    if bits < 16:
-        mods.choice(("b32",))
-    mods.done()
-    d, *operands = instruction.operands
-    if len(operands) != (2 if bits == 16 else 3):
-        raise mods.unsupported("wrong number of operands")
     low = -(1 << bits - 1) if element[0] == "s" else 0
     high, mask = low + (1 << bits) - 1, (1 << bits) - 1
 
@@ -80,38 +58,33 @@ def _cvt_pack(asm: Assembler, instruction: Instruction, mods: Mods, name: str) -
         packed = (clipped(a) << bits) | clipped(b)
         return packed | (c[0].as_type("u32") << 2 * bits) if c else packed
 
-    asm.compute(name, function, [(d, "b32")], [(operand, "s32") for operand in operands])
+    return function
 
 
-def _conversion(mods: Mods, source: PtxType, target: PtxType) -> Compute:
-    """A conversion from one scalar type to another, with every modifier taken."""
+def _conversion(form: Computation) -> Compute:
+    """A conversion from one scalar type to another."""
+    (target, source), (rounding,) = form.types, form.modes
     if not source.is_float and not target.is_float:
-        sat = mods.flag("sat")
-        mods.done()
-        return _saturated_integer(source, target) if sat else lambda x: x.to(target.name)
-    if not target.is_float:
-        rounding = _INTEGER_ROUNDINGS[mods.choice(_INTEGER_ROUNDINGS)]
-        mods.flag("sat")  # these conversions always saturate
-        return _flushed(mods, source, target, _to_integer(source, target, rounding))
+        return _saturated_integer(source, target) if "sat" in form.flags else lambda x: x.to(target.name)
+    whole = WHOLE.get(rounding, "")
+    if not target.is_float:  # these conversions always saturate
+        return _flushing(source, target, _to_integer(source, target, whole), form)
     if not source.is_float:
-        return _clamped(mods, source, target, _from_integer(mods, source, target, mods.choice(ROUNDINGS)))
-    integral = mods.choice(_INTEGER_ROUNDINGS, default="")
-    if integral:
-        if source is not target:
-            raise mods.unsupported(f".{integral} is for float-to-integer conversions and for equal types")
-        rounding = _INTEGER_ROUNDINGS[integral]
-        plain: Compute = lambda x: round_to_integer(x, rounding)  # noqa: E731
-        return _clamped(mods, source, target, halved(plain, base_of(source)) if is_half(source) else plain)
-    exact = source is target or target.bits > source.bits
-    rounding = "rn" if exact else mods.choice(ROUNDINGS)
-    return _clamped(mods, source, target, _between_floats(source, target, rounding))
+        compute = _from_integer(source, target, rounding)
+    elif whole:
+        plain: Compute = lambda x: round_to_integer(x, whole)  # noqa: E731
+        compute = halved(plain, base_of(source)) if is_half(source) else plain
+    else:
+        compute = _between_floats(source, target, rounding or "rn")
+    finish, base = _clamped(source, target, compute, form), base_of(target)
+    return lambda x: canonical(finish(x), base)
 
 
-def _clamped(mods: Mods, source: PtxType, target: PtxType, compute: Compute) -> Compute:
+def _clamped(source: PtxType, target: PtxType, compute: Compute, form: Computation) -> Compute:
     """Apply ``.ftz``, ``.sat`` and ``.relu`` to a conversion to a floating-point type."""
-    sat, relu = mods.flag("sat"), is_half(target) and mods.flag("relu")
-    compute = _flushed(mods, source, target, compute)
-    clamps: list[Compute] = [clamp for wanted, clamp in ((sat, saturated), (relu, without_negatives)) if wanted]
+    compute = _flushing(source, target, compute, form)
+    flags = (("sat", saturated), ("relu", without_negatives))
+    clamps: list[Compute] = [clamp for flag, clamp in flags if flag in form.flags]
     if is_half(target):
         clamps = [halved(clamp, base_of(target)) for clamp in clamps]
 
@@ -124,14 +97,10 @@ def _clamped(mods: Mods, source: PtxType, target: PtxType, compute: Compute) -> 
     return run
 
 
-def _flushed(mods: Mods, source: PtxType, target: PtxType, compute: Compute) -> Compute:
-    """Apply ``.ftz``, which affects f32 on either side, and check that no modifier is left."""
-    ftz = mods.flag("ftz")
-    mods.done()
-    if not ftz:
+def _flushing(source: PtxType, target: PtxType, compute: Compute, form: Computation) -> Compute:
+    """Apply ``.ftz``, which affects f32 on either side."""
+    if "ftz" not in form.flags:
         return compute
-    if "f32" not in (source.name, target.name):
-        raise mods.unsupported(".ftz is for conversions from or to f32")
 
     def run(*sources: Lanes) -> Lanes:
         result = compute(*(flushed(x, "f32") if source.name == "f32" else x for x in sources))
@@ -181,10 +150,8 @@ def _to_integer(source: PtxType, target: PtxType, rounding: str) -> Compute:
     return run
 
 
-def _from_integer(mods: Mods, source: PtxType, target: PtxType, rounding: str) -> Compute:
+def _from_integer(source: PtxType, target: PtxType, rounding: str) -> Compute:
     if target.name == "f64":
-        if source.bits == 64 and rounding != "rn":
-            raise mods.unsupported(f".{rounding} from 64-bit integers to f64 is not modelled")
         return lambda x: x.to("f64")
     if target.name == "f32" and rounding == "rn":
         return lambda x: x.to("f32")
@@ -219,37 +186,28 @@ def _between_floats(source: PtxType, target: PtxType, rounding: str) -> Compute:
     return lambda x: rounded_once(_as_f64(x, source), base, rounding)
 
 
-def _cvt_packed(asm: Assembler, instruction: Instruction, mods: Mods, target: PtxType, name: str) -> None:
+def _paired(form: Computation) -> Compute:
     """``cvt.rn.f16x2.f32 d, a, b``: a to the upper half of d, b to the lower."""
-    source, element = mods.type(), TYPES[base_of(target)]
-    if source.name != "f32" or len(instruction.operands) != 3:
-        raise mods.unsupported("modelled from two f32")
-    rounding = mods.choice(("rn", "rz"))
-    convert = _clamped(mods, source, element, _between_floats(source, element, rounding))
+    source, element = form.types[1], TYPES[base_of(form.type)]
+    convert = _clamped(source, element, _between_floats(source, element, form.modes[0]), form)
 
     def function(upper: Lanes, lower: Lanes) -> Lanes:
         high, low = (canonical(convert(x), element.name).to("u32") for x in (upper, lower))
         return (high << 16) | low
 
-    d, upper, lower = instruction.operands
-    asm.compute(name, function, [(d, "b32")], [(upper, "f32"), (lower, "f32")])
+    return function
 
 
-def _cvt_tf32(asm: Assembler, instruction: Instruction, mods: Mods, name: str) -> None:
+def _to_tf32(form: Computation) -> Compute:
     """``cvt.rna.tf32.f32``: a float32 whose lower 13 bits are zero, in a .b32 register."""
-    source = mods.type()
-    rounding = mods.choice(("rna", "rn", "rz"))
-    relu = rounding != "rna" and mods.flag("relu")
-    mods.done()
-    if source.name != "f32" or len(instruction.operands) != 2:
-        raise mods.unsupported("modelled from f32")
+
+    rounding = form.modes[0] if form.modes else "rna"
 
     def function(x: Lanes) -> Lanes:
         result = round_to(x.to("f64"), FORMATS["tf32"], rounding).to("f32")
-        return canonical(without_negatives(result) if relu else result, "f32")
+        return canonical(without_negatives(result) if "relu" in form.flags else result, "f32")
 
-    d, a = instruction.operands
-    asm.compute(name, function, [(d, "f32")], [(a, "f32")])
+    return function
 
 
 # ---- eight bits ------------------------------------------------------------------------------------------------------
@@ -283,42 +241,25 @@ def decoded8(x: Lanes, name: str) -> Lanes:
     return (bits | ((x & 0x80) << 24)).as_type("f32")
 
 
-def _cvt_fp8(asm: Assembler, instruction: Instruction, mods: Mods, name: str) -> None:
-    """``cvt`` with an 8-bit type on either side."""
-    mods.choice(("rn",))
-    relu, narrows = mods.flag("relu"), mods.flag("satfinite")
-    if len(mods.left) != 2:
-        raise mods.unsupported("expected two types")
-    target, source = mods.left
-    operands = instruction.operands
+def _eight_bits(name: str, other: str, form: Computation) -> tuple[Compute, list[str]]:
+    """``cvt`` with an 8-bit type on either side: the function, and the types of the target and the sources."""
 
     def positive(code: Lanes, sign: int) -> Lanes:
-        return where((code & sign) != 0, code.like(0), code) if relu else code
+        return where((code & sign) != 0, code.like(0), code) if "relu" in form.flags else code
 
-    if narrows and target in FP8_PAIRS and source == "f32" and len(operands) == 3:
+    def encoded(high: Lanes, low: Lanes) -> Lanes:
+        high, low = (positive(_encoded8(x.to("f64"), name), 0x80) for x in (high, low))
+        return ((high << 8) | low).to("b16")
 
-        def from_f32(upper: Lanes, lower: Lanes) -> Lanes:
-            high, low = (positive(_encoded8(x.to("f64"), target), 0x80) for x in (upper, lower))
-            return ((high << 8) | low).to("b16")
+    def from_f16(pair: Lanes) -> Lanes:
+        return encoded(*(widened((pair >> k).to("u16"), "f16") for k in (16, 0)))
 
-        asm.compute(name, from_f32, [(operands[0], "b16")], [(operands[1], "f32"), (operands[2], "f32")])
-    elif narrows and target in FP8_PAIRS and source == "f16x2" and len(operands) == 2:
+    def to_f16(pair: Lanes) -> Lanes:
+        wide = pair.to("u32")
+        codes = [narrowed(decoded8((wide >> k) & 0xFF, name), "f16").to("u32") for k in (0, 8)]
+        low, high = (positive(code, 0x8000) for code in codes)
+        return (high << 16) | low
 
-        def from_f16(pair: Lanes) -> Lanes:
-            low, high = (
-                positive(_encoded8(widened((pair >> k).to("u16"), "f16").to("f64"), target), 0x80) for k in (0, 16)
-            )
-            return ((high << 8) | low).to("b16")
-
-        asm.compute(name, from_f16, [(operands[0], "b16")], [(operands[1], "b32")])
-    elif not narrows and target == "f16x2" and source in FP8_PAIRS and len(operands) == 2:
-
-        def to_f16(pair: Lanes) -> Lanes:
-            wide = pair.to("u32")
-            codes = [narrowed(decoded8((wide >> k) & 0xFF, source), "f16").to("u32") for k in (0, 8)]
-            low, high = (positive(code, 0x8000) for code in codes)
-            return (high << 16) | low
-
-        asm.compute(name, to_f16, [(operands[0], "b32")], [(operands[1], "b16")])
-    else:
-        raise mods.unsupported("modelled are .rn.satfinite from two f32 or an f16x2, and .rn from 8 bits to f16x2")
+    if other == "f32":
+        return encoded, ["b16", "f32", "f32"]
+    return (from_f16, ["b16", "b32"]) if "satfinite" in form.flags else (to_f16, ["b32", "b16"])

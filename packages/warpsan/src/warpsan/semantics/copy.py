@@ -13,9 +13,8 @@ from warpsan.engine.copies import issue_copies, wait_for_copies
 from warpsan.engine.lanes import WORD64, where
 from warpsan.engine.memory import ThreadCopy
 from warpsan.engine.operation import NativeOperation, OperationCode
-from warpsan.ptx.grammar import Form, form_of
+from warpsan.ptx.grammar import Form
 from warpsan.ptx.ir import Immediate, Instruction
-from warpsan.ptx.modifiers import Mods
 from warpsan.ptx.synchronising import AsyncCopy, CopyWait
 from warpsan.semantics.move import without_policy
 from warpsan.semantics.watched import watch_copy
@@ -24,9 +23,8 @@ __all__: list[str] = []
 
 
 @native("cp.async.commit_group")
-def _commit_group(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _commit_group(asm: Assembler, instruction: Instruction, form: Form) -> None:
     """Closes the lane's current group."""
-    form_of(instruction, Form)
 
     def build(code: OperationCode) -> None:
         groups = code.state("copy_groups")
@@ -37,17 +35,16 @@ def _commit_group(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 @native("cp.async.wait_all", "cp.async.wait_group")
-def _wait(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _wait(asm: Assembler, instruction: Instruction, form: Form) -> None:
     """Completes all copies of the lane, or those of all groups but the last few."""
-    form = form_of(instruction, Form)
     keep = form.keep if isinstance(form, CopyWait) else -1
     asm.record(NativeOperation("cp.async.wait", lambda code: code.hand_over(wait_for_copies)), [keep])
 
 
 @native("cp.async")
-def _cp_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _cp_async(asm: Assembler, instruction: Instruction, form: AsyncCopy) -> None:
     """Each lane copies 4, 8 or 16 bytes from global to shared memory."""
-    operands = without_policy(asm, instruction, form_of(instruction, AsyncCopy).hint)
+    operands = without_policy(asm, instruction, form.hint)
     size, *rest = operands[2:]
     assert isinstance(size, Immediate)
     width = int(size.value)

@@ -12,12 +12,11 @@ from typing import Any
 from warpsan.engine.lanes import WORD64, Lanes
 from warpsan.engine.numeric import widened
 from warpsan.engine.operation import OperationCode
+from warpsan.ptx.matrices import ELEMENTS
 from warpsan.semantics.convert import decoded8
 
-__all__ = ["ELEMENTS", "Factor", "as_factor", "store_factors", "store_fragments"]
+__all__ = ["Factor", "as_factor", "store_factors", "store_fragments"]
 
-ELEMENTS = {"f16": 2, "bf16": 2, "tf32": 1, "e4m3": 4, "e5m2": 4, "s8": 4, "u8": 4, "s4": 8, "u4": 8}
-"""Elements of a factor in one 32-bit register."""
 _TF32_BITS = 0xFFFFE000
 """Mask of the bits of a float32 that tf32 has."""
 _SHIFTS = {"s8": 24, "s4": 28}

@@ -26,9 +26,9 @@ from warpsan.engine.numeric import (
     widened,
     without_negatives,
 )
-from warpsan.numerics.float_formats import FORMATS, ROUNDINGS
+from warpsan.numerics.float_formats import FORMATS
+from warpsan.ptx.grammar import Computation
 from warpsan.ptx.ir import Instruction
-from warpsan.ptx.modifiers import Mods
 from warpsan.ptx.types import PtxType
 from warpsan.semantics.mufu import quotient
 
@@ -103,10 +103,8 @@ def _fma_bf16(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     return rounded_once(sum_to_odd(x * y, z), "bf16", "rn")
 
 
-def _rounded(mods: Mods, operation: str, rounding: str, type_: PtxType) -> Compute:
+def _rounded(operation: str, rounding: str, type_: PtxType) -> Compute:
     if rounding != "rn":
-        if type_.name != "f32":
-            raise mods.unsupported(f".{rounding} is modelled for f32 only")
         return _directed(operation, rounding)
     if is_half(type_):
         if operation == "fma":
@@ -115,28 +113,18 @@ def _rounded(mods: Mods, operation: str, rounding: str, type_: PtxType) -> Compu
     return _NEAREST[operation]
 
 
-def _arithmetic(asm: Assembler, instruction: Instruction, mods: Mods, type_: PtxType, operation: str) -> None:
-    approximate = ""
-    if operation == "div":
-        if is_half(type_):
-            raise mods.unsupported("there is no division of halves")
-        approximate = mods.choice(("approx", "full"), default="") if type_.name == "f32" else ""
-    rounding = "rn" if approximate else mods.choice(ROUNDINGS, default="rn")
+@native("fma")
+def _arithmetic(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    operation = "fma" if form.name == "mad" else form.name
+    type_, (mode,) = form.type, form.modes
+    ftz, sat, relu = (flag in form.flags for flag in ("ftz", "sat", "relu"))
+    approximate = mode if mode in ("approx", "full") else ""
+    rounding = "rn" if approximate else mode or "rn"
     divide = partial(quotient, full=approximate == "full")
-    compute: Compute = divide if approximate else _rounded(mods, operation, rounding, type_)
-    ftz, sat = mods.flag("ftz"), mods.flag("sat")
-    relu = operation == "fma" and is_half(type_) and mods.flag("relu")
-    mods.done()
-    if type_.name == "f64" and (ftz or sat):
-        raise mods.unsupported("float64 has neither .ftz nor .sat")
+    compute: Compute = divide if approximate else _rounded(operation, rounding, type_)
     name = f"{operation}{approximate}.{rounding}{'.ftz' * ftz}{'.sat' * sat}{'.relu' * relu}.{type_.name}"
-    _apply(asm, instruction, name, clamped(compute, type_, ftz=ftz, sat=sat, relu=relu), type_)
-
-
-def _apply(asm: Assembler, instruction: Instruction, name: str, compute: Compute, type_: PtxType) -> None:
-    arity = {"fma": 3, "abs": 1, "neg": 1}.get(name.split(".")[0], 2)
-    target, *sources = Mods(instruction).operands(arity)
-    asm.compute(name, compute, [(target, type_.name)], [(source, type_.name) for source in sources])
+    compute = clamped(compute, type_, ftz=ftz, sat=sat, relu=relu)
+    asm.elementwise(instruction, name, compute, *[type_.name] * len(instruction.operands))
 
 
 def _extremum(operation: str, propagate: bool) -> Compute:
@@ -165,65 +153,31 @@ def _xor_signs(compute: Compute) -> Compute:
     return run
 
 
-def _minmax(asm: Assembler, instruction: Instruction, mods: Mods, type_: PtxType) -> None:
-    operation, propagate = instruction.opcode, mods.flag("NaN")
-    compute = _extremum(operation, propagate)
-    signs = mods.flag("xorsign")
-    if signs:
-        if not mods.flag("abs"):
-            raise mods.unsupported(".xorsign goes with .abs")
-        compute = _xor_signs(compute)
-    name = f"{operation}{'.NaN' * propagate}{'.xorsign' * signs}"
-    _unrounded(asm, instruction, mods, type_, name, compute)
-
-
-def _unrounded(
-    asm: Assembler, instruction: Instruction, mods: Mods, type_: PtxType, name: str, compute: Compute
-) -> None:
+def _unrounded(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     """An operation without rounding, in any type, under ``.ftz``."""
-    ftz = mods.flag("ftz")
-    mods.done()
-    if ftz and type_.name == "f64":
-        raise mods.unsupported("float64 has no .ftz")
+    name, type_, ftz = form.name, form.type, "ftz" in form.flags
+    compute: Compute = magnitude if name == "abs" else lambda x: -x
+    if name in ("min", "max"):
+        propagate, signs = "NaN" in form.flags, "xorsign" in form.flags
+        if signs != ("abs" in form.flags):
+            raise asm.unsupported(".xorsign goes with .abs")
+        compute = _extremum(name, propagate)
+        compute = _xor_signs(compute) if signs else compute
+        name = f"{name}{'.NaN' * propagate}{'.xorsign' * signs}"
     if is_half(type_):
         compute = halved(compute, base_of(type_))
-    _apply(asm, instruction, f"{name}{'.ftz' * ftz}.{type_.name}", clamped(compute, type_, ftz=ftz), type_)
+    name = f"{name}{'.ftz' * ftz}.{type_.name}"
+    types = [type_.name] * len(instruction.operands)
+    asm.elementwise(instruction, name, clamped(compute, type_, ftz=ftz), *types)
 
 
-def float_arithmetic(asm: Assembler, instruction: Instruction, mods: Mods, type_: PtxType) -> None:
+def float_arithmetic(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     """The floating-point forms of opcodes that integers have too."""
-    opcode = instruction.opcode
-    if opcode in ("min", "max"):
-        _minmax(asm, instruction, mods, type_)
-    elif opcode == "abs":
-        _unrounded(asm, instruction, mods, type_, "abs", magnitude)
-    elif opcode == "neg":
-        _unrounded(asm, instruction, mods, type_, "neg", lambda x: -x)
-    elif opcode == "mad" and is_half(type_):
-        raise mods.unsupported("there is no mad of halves")
-    else:
-        _arithmetic(asm, instruction, mods, type_, "fma" if opcode == "mad" else opcode)
-
-
-@native("fma")
-def _fma(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    type_ = mods.type()
-    if not type_.is_float:
-        raise mods.unsupported("expected a floating-point type")
-    _arithmetic(asm, instruction, mods, type_, "fma")
+    (_unrounded if form.name in ("min", "max", "abs", "neg") else _arithmetic)(asm, instruction, form)
 
 
 @native("copysign")
-def _copysign(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _copysign(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     """``copysign d, a, b``: b with the sign of a, including NaN."""
-    type_ = mods.type()
-    mods.done()
-    if type_.name not in ("f32", "f64"):
-        raise mods.unsupported("copysign has the types f32 and f64")
-    d, a, b = mods.operands(2)
-    asm.compute(
-        f"copysign.{type_.name}",
-        lambda x, y: copysign(y, x),
-        [(d, type_.name)],
-        [(a, type_.name), (b, type_.name)],
-    )
+    name = form.type.name
+    asm.elementwise(instruction, f"copysign.{name}", lambda x, y: copysign(y, x), name, name, name)

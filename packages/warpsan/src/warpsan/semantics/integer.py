@@ -11,27 +11,22 @@ from collections.abc import Callable
 
 from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.lanes import Lanes, where
+from warpsan.ptx.grammar import Computation
 from warpsan.ptx.ir import Instruction
-from warpsan.ptx.modifiers import Mods, require
 from warpsan.ptx.types import PtxType
 from warpsan.semantics.floating import float_arithmetic
 
 __all__ = ["product_part"]
 
-_SIGNED = ("s16", "s32", "s64")
-_PLAIN = ("u16", "u32", "u64", *_SIGNED)
-_PACKED = ("u16x2", "s16x2")
-
 
 @native("add", "sub", "mul", "mad", "div", "min", "max", "abs", "neg")
-def _arithmetic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    type_ = mods.type()
-    if type_.is_float:
-        float_arithmetic(asm, instruction, mods, type_)
-    elif instruction.opcode in ("mul", "mad"):
-        _product(asm, instruction, mods, type_)
+def _arithmetic(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    if form.type.is_float:
+        float_arithmetic(asm, instruction, form)
+    elif form.name in ("mul", "mad"):
+        _product(asm, instruction, form)
     else:
-        _simple(asm, instruction, mods, type_)
+        _simple(asm, instruction, form)
 
 
 def _least(a: Lanes, b: Lanes) -> Lanes:
@@ -42,39 +37,29 @@ def _greatest(a: Lanes, b: Lanes) -> Lanes:
     return where(a > b, a, b)
 
 
-def _simple(asm: Assembler, instruction: Instruction, mods: Mods, type_: PtxType) -> None:
-    opcode = instruction.opcode
-    names = {"abs": _SIGNED, "neg": _SIGNED, "add": (*_PLAIN, *_PACKED), "min": (*_PLAIN, *_PACKED)}
-    names["max"] = names["min"]
-    require(mods, type_, names.get(opcode, _PLAIN))
-    saturates = opcode in ("add", "sub") and type_.name == "s32" and mods.flag("sat")
-    relu = opcode in ("min", "max") and type_.name in ("s32", "s16x2") and mods.flag("relu")
-    mods.done()
-    functions: dict[str, Callable[..., Lanes]] = {
-        "add": lambda a, b: a + b,
-        "sub": lambda a, b: a - b,
-        "div": _quotient,
-        "min": _least,
-        "max": _greatest,
-        "abs": lambda a: where(a < 0, -a, a),
-        "neg": lambda a: -a,
-    }
-    function = functions[opcode]
+_SIMPLE: dict[str, Callable[..., Lanes]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "div": lambda a, b: _quotient(a, b),
+    "min": _least,
+    "max": _greatest,
+    "abs": lambda a: where(a < 0, -a, a),
+    "neg": lambda a: -a,
+    "rem": lambda a, b: _remainder(a, b),
+    "sad": lambda x, y, z: z + (_greatest(x, y) - _least(x, y)),
+}
+
+
+@native("rem", "sad")
+def _simple(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    plain = function = _SIMPLE[form.name]
+    saturates, relu = "sat" in form.flags, "relu" in form.flags
     if saturates:
-        plain = function
         function = lambda a, b: _clamp_s32(plain(a.to("s64"), b.to("s64")))  # noqa: E731
     if relu:
-        extreme = function
-        function = lambda a, b: _greatest(extreme(a, b), a.like(0))  # noqa: E731
-    name = f"{opcode}{'.sat' * saturates}{'.relu' * relu}.{type_.name}"
-    _elementwise(asm, instruction, name, function, type_, 1 if opcode in ("abs", "neg") else 2)
-
-
-def _elementwise(
-    asm: Assembler, instruction: Instruction, name: str, function: Callable[..., Lanes], type_: PtxType, arity: int
-) -> None:
-    target, *sources = Mods(instruction).operands(arity)
-    asm.compute(name, function, [(target, type_.name)], [(each, type_.name) for each in sources])
+        function = lambda a, b: _greatest(plain(a, b), a.like(0))  # noqa: E731
+    name = f"{form.name}{'.sat' * saturates}{'.relu' * relu}.{form.type.name}"
+    asm.elementwise(instruction, name, function, *[form.type.name] * len(instruction.operands))
 
 
 def _clamp_s32(x: Lanes) -> Lanes:
@@ -101,64 +86,40 @@ def product_part(mode: str, type_: PtxType, x: Lanes, y: Lanes) -> Lanes:
     return product if mode == "wide" else (product >> type_.bits).to(type_.name)
 
 
-def _product(asm: Assembler, instruction: Instruction, mods: Mods, type_: PtxType) -> None:
-    require(mods, type_, _PLAIN)
-    mode = mods.choice(("lo", "hi", "wide"))
-    adds = instruction.opcode == "mad"
-    saturates = adds and mode == "hi" and type_.name == "s32" and mods.flag("sat")
-    mods.done()
-    result = type_.name
-    if mode == "wide":
-        require(mods, type_, ("u16", "u32", "s16", "s32"))
-        result = f"{type_.kind}{2 * type_.bits}"
-    d, a, b, *addend = mods.operands(3 if adds else 2)
-    sources = [(a, type_.name), (b, type_.name)]
-    name = f"{instruction.opcode}.{mode}{'.sat' * saturates}.{type_.name}"
-    if not adds:
-        asm.compute(name, lambda x, y: product_part(mode, type_, x, y), [(d, result)], sources)
-        return
-    sources.append((addend[0], result))
-    if saturates:
-        asm.compute(
-            name,
-            lambda x, y, z: _clamp_s32(product_part(mode, type_, x, y).to("s64") + z.to("s64")),
-            [(d, result)],
-            sources,
-        )
-    else:
-        asm.compute(name, lambda x, y, z: product_part(mode, type_, x, y) + z, [(d, result)], sources)
+def _product(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    (mode,), type_, saturates = form.modes, form.type, "sat" in form.flags
+    result = f"{type_.kind}{2 * type_.bits}" if mode == "wide" else type_.name
+
+    def function(x: Lanes, y: Lanes, *addend: Lanes) -> Lanes:
+        product = product_part(mode, type_, x, y)
+        if saturates:
+            return _clamp_s32(product.to("s64") + addend[0].to("s64"))
+        return product + addend[0] if addend else product
+
+    types = [type_.name, type_.name, result][: len(instruction.operands) - 1]
+    asm.elementwise(instruction, f"{form.name}.{mode}{'.sat' * saturates}.{type_.name}", function, result, *types)
 
 
 @native("mul24", "mad24")
-def _product24(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    type_ = mods.type()
-    require(mods, type_, ("u32", "s32"))
-    high = mods.choice(("hi", "lo")) == "hi"
-    adds = instruction.opcode == "mad24"
-    saturates = adds and high and type_.signed and mods.flag("sat")
-    mods.done()
+def _product24(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    (mode,), type_, saturates = form.modes, form.type, "sat" in form.flags
     wide = f"{type_.kind}64"
 
     def function(x: Lanes, y: Lanes, *addend: Lanes) -> Lanes:
         product = ((x << 8) >> 8).to(wide) * ((y << 8) >> 8).to(wide)
-        part = (product >> 16 if high else product).to(type_.name)
+        part = (product >> 16 if mode == "hi" else product).to(type_.name)
         if saturates:
             return _clamp_s32(part.to("s64") + addend[0].to("s64"))
-        return part + addend[0] if adds else part
+        return part + addend[0] if addend else part
 
-    name = f"{instruction.opcode}.{'hi' if high else 'lo'}{'.sat' * saturates}.{type_.name}"
-    _elementwise(asm, instruction, name, function, type_, 2 + adds)
+    name = f"{form.name}.{mode}{'.sat' * saturates}.{type_.name}"
+    asm.elementwise(instruction, name, function, *[type_.name] * len(instruction.operands))
 
 
 @native("dp4a", "dp2a")
-def _dot(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _dot(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     """The parts of ``a`` (four bytes, or two halves) times as many bytes of ``b``, added to ``c``."""
-    count = 4 if instruction.opcode == "dp4a" else 2
-    first = 2 if count == 2 and mods.choice(("lo", "hi")) == "hi" else 0
-    left, right = mods.type(), mods.type()
-    for type_ in (left, right):
-        require(mods, type_, ("u32", "s32"))
-    mods.done()
+    count, first, (left, right) = (4 if form.name == "dp4a" else 2), 2 * ("hi" in form.modes), form.types
     width = 32 // count
 
     def function(x: Lanes, y: Lanes, total: Lanes) -> Lanes:
@@ -166,9 +127,8 @@ def _dot(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
             total = total + _field(x, k * width, width, left) * _field(y, 8 * (first + k), 8, right)
         return total
 
-    d, a, b, c = instruction.operands
-    name = f"{instruction.opcode}.{first}.{left.name}.{right.name}"
-    asm.compute(name, function, [(d, "u32")], [(operand, "u32") for operand in (a, b, c)])
+    name = f"{form.name}.{first}.{left.name}.{right.name}"
+    asm.elementwise(instruction, name, function, *["u32"] * 4)
 
 
 def _field(words: Lanes, begin: int, width: int, type_: PtxType) -> Lanes:
@@ -204,20 +164,3 @@ def _remainder(x: Lanes, y: Lanes) -> Lanes:
     if x.signed:
         result = where(x < 0, -result, result)
     return where(zero, result.like(-1), result)
-
-
-@native("rem")
-def _rem(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    type_ = mods.type()
-    require(mods, type_, _PLAIN)
-    mods.done()
-    _elementwise(asm, instruction, f"rem.{type_.name}", _remainder, type_, 2)
-
-
-@native("sad")
-def _sad(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    type_ = mods.type()
-    require(mods, type_, _PLAIN)
-    mods.done()
-    function = lambda x, y, z: z + (_greatest(x, y) - _least(x, y))  # noqa: E731
-    _elementwise(asm, instruction, f"sad.{type_.name}", function, type_, 3)

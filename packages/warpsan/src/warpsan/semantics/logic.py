@@ -7,50 +7,25 @@ from collections.abc import Callable, Sequence
 from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.lanes import Lanes, where
 from warpsan.ptx.forms import PRMT_MODES
+from warpsan.ptx.grammar import Computation
 from warpsan.ptx.ir import Immediate, Instruction
-from warpsan.ptx.modifiers import Mods, require
 
-__all__ = ["operands_of", "shifted"]
-
-_BITS = ("b16", "b32", "b64")
+__all__ = ["shifted"]
 
 
-def operands_of(
-    asm: Assembler,
-    instruction: Instruction,
-    name: str,
-    function: Callable[..., Lanes | tuple[Lanes, ...]],
-    types: tuple[str, ...],
-) -> None:
-    """The destination and the sources of an instruction, each with its type."""
-    target, *sources = zip(Mods(instruction).operands(len(types) - 1), types, strict=True)
-    asm.compute(name, function, [target], sources)
+_LOGIC: dict[str, Callable[..., Lanes]] = {
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "not": lambda a: ~a,
+    "cnot": lambda a: (a == 0).to(a.type),
+}
 
 
-@native("and", "or", "xor")
-def _logic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    type_ = mods.type()
-    require(mods, type_, ("pred", *_BITS))
-    mods.done()
-    functions = {"and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b}
-    opcode = instruction.opcode
-    operands_of(asm, instruction, f"{opcode}.{type_.name}", functions[opcode], (type_.name,) * 3)
-
-
-@native("not")
-def _not(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    type_ = mods.type()
-    require(mods, type_, ("pred", *_BITS))
-    mods.done()
-    operands_of(asm, instruction, f"not.{type_.name}", lambda a: ~a, (type_.name,) * 2)
-
-
-@native("cnot")
-def _cnot(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    type_ = mods.type()
-    require(mods, type_, _BITS)
-    mods.done()
-    operands_of(asm, instruction, f"cnot.{type_.name}", lambda a: (a == 0).to(a.type), (type_.name,) * 2)
+@native(*_LOGIC)
+def _logic(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    types = [form.type.name] * len(instruction.operands)
+    asm.elementwise(instruction, f"{form.name}.{form.type.name}", _LOGIC[form.name], *types)
 
 
 def _lookup(table: int, a: Lanes, b: Lanes, c: Lanes) -> Lanes:
@@ -64,16 +39,14 @@ def _lookup(table: int, a: Lanes, b: Lanes, c: Lanes) -> Lanes:
 
 
 @native("lop3")
-def _lop3(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    combine = mods.choice(("or", "and"), default="")
-    require(mods, mods.type(), ("b32",))
-    mods.done()
+def _lop3(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     target, a, b, c, table = instruction.operands[:5]
     first, second = asm.pair(target)
+    (combine,) = form.modes
     if not isinstance(table, Immediate) or not isinstance(table.value, int):
-        raise mods.unsupported("expected an immediate look-up table")
+        raise asm.unsupported("expected an immediate look-up table")
     if (second is None) == bool(combine):
-        raise mods.unsupported("a predicate result goes with .or or .and")
+        raise asm.unsupported("a predicate result goes with .or or .and")
     code = table.value & 0xFF
     sources = [(each, "b32") for each in (a, b, c)]
     if second is None:
@@ -105,26 +78,14 @@ def shifted(x: Lanes, amount: Lanes, *, left: bool) -> Lanes:
 
 
 @native("shl", "shr")
-def _shift(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    type_ = mods.type()
-    left = instruction.opcode == "shl"
-    require(mods, type_, _BITS if left else (*_BITS, "u16", "u32", "u64", "s16", "s32", "s64"))
-    mods.done()
-    operands_of(
-        asm,
-        instruction,
-        f"{instruction.opcode}.{type_.name}",
-        lambda x, n: shifted(x, n, left=left),
-        (type_.name, type_.name, "u32"),
-    )
+def _shift(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    left, type_ = form.name == "shl", form.type.name
+    asm.elementwise(instruction, f"{form.name}.{type_}", lambda x, n: shifted(x, n, left=left), type_, type_, "u32")
 
 
 @native("shf")
-def _funnel_shift(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    left = mods.choice(("l", "r")) == "l"
-    clamp = mods.choice(("wrap", "clamp")) == "clamp"
-    require(mods, mods.type(), ("b32",))
-    mods.done()
+def _funnel_shift(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    left, clamp = form.modes[0] == "l", form.modes[1] == "clamp"
 
     def function(low: Lanes, high: Lanes, amount: Lanes) -> Lanes:
         n = where(amount > 32, amount.like(32), amount) if clamp else amount & 31
@@ -132,28 +93,24 @@ def _funnel_shift(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         return shifted(high, right.like(32) - right, left=True) | shifted(low, right, left=False)
 
     name = f"shf.{'l' if left else 'r'}.{'clamp' if clamp else 'wrap'}"
-    operands_of(asm, instruction, name, function, ("b32", "u32", "u32", "u32"))
+    asm.elementwise(instruction, name, function, "b32", "u32", "u32", "u32")
 
 
 # ---- bytes -----------------------------------------------------------------------------------------------------------
 
 
 @native("prmt")
-def _prmt(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _prmt(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     """Any four of the eight bytes of b and a; selector bit 3 spreads a byte's sign."""
-    require(mods, mods.type(), ("b32",))
-    mode = mods.choice(PRMT_MODES, default="")
-    mods.done()
-    selector = instruction.operands[3]
-    types = ("b32", "b32", "b32", "b32")
+    mode, selector, types = form.modes[0], instruction.operands[3], ["b32"] * 4
     if mode:
         codes = [sum(place << 4 * k for k, place in enumerate(places)) for places in PRMT_MODES[mode]]
-        operands_of(asm, instruction, f"prmt.{mode}", lambda x, y, z: _chosen(x, y, z & 3, codes), types)
+        asm.elementwise(instruction, f"prmt.{mode}", lambda x, y, z: _chosen(x, y, z & 3, codes), *types)
     elif isinstance(selector, Immediate) and isinstance(selector.value, int):
         code = selector.value & 0xFFFF
-        operands_of(asm, instruction, f"prmt.{code}", lambda x, y, z: _picked(x, y, code), types)
+        asm.elementwise(instruction, f"prmt.{code}", lambda x, y, z: _picked(x, y, code), *types)
     else:
-        operands_of(asm, instruction, "prmt", _permuted, types)
+        asm.elementwise(instruction, "prmt", _permuted, *types)
 
 
 def _picked(x: Lanes, y: Lanes, code: int) -> Lanes:

@@ -22,16 +22,16 @@ from warpsan.engine.numeric import canonical, widened
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.numerics.tensor_cores import rule_of
 from warpsan.ptx.accesses import MatrixAccess
-from warpsan.ptx.grammar import form_of
+from warpsan.ptx.grammar import Form, form_of
 from warpsan.ptx.ir import Instruction
-from warpsan.ptx.modifiers import Mods
-from warpsan.semantics.factors import ELEMENTS, Factor, as_factor, store_fragments
+from warpsan.ptx.matrices import ELEMENTS, WarpProduct
+from warpsan.semantics.factors import Factor, as_factor, store_fragments
 from warpsan.semantics.integer_sums import IntegerSum
 from warpsan.semantics.sums import ALTERNATING, TileSum, stacked, store_half
 from warpsan.semantics.warp import needs_whole_warp
 from warpsan.semantics.watched import watch_access
 
-__all__ = ["product_operation", "product_records", "product_shape", "store_operands"]
+__all__ = ["product_operation", "product_records", "store_operands"]
 
 _TRANSPOSED = [8 * (k % 8) + k // 8 for k in range(64)]
 """The order of an 8 x 8 matrix's elements that transposes it."""
@@ -54,8 +54,7 @@ def _pointed(code: OperationCode, number: int, space: str, bits: int, *, reads: 
 
 
 @native("ldmatrix")
-def _ldmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    form = form_of(instruction, MatrixAccess)
+def _ldmatrix(asm: Assembler, instruction: Instruction, form: MatrixAccess) -> None:
     number, trans, space = form.number, form.trans, form.space
     target, address = instruction.operands
     items = asm.vector(target)
@@ -84,8 +83,7 @@ def _joined(code: OperationCode, lines: Sequence[object]) -> Lanes:
 
 
 @native("stmatrix")
-def _stmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    form = form_of(instruction, MatrixAccess)
+def _stmatrix(asm: Assembler, instruction: Instruction, form: MatrixAccess) -> None:
     number, trans, space = form.number, form.trans, form.space
     address, source = instruction.operands
     items = asm.vector(source)
@@ -116,8 +114,7 @@ def _stmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 @native("movmatrix")
-def _movmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    mods.only("sync", "aligned", "m8n8", "trans", "b16")
+def _movmatrix(asm: Assembler, instruction: Instruction, form: Form) -> None:
     source = asm.source(instruction.operands[1], "b32")
     place, _ = asm.target(instruction.operands[0], "b32")
 
@@ -176,36 +173,6 @@ def product_code(code: OperationCode, kinds: tuple[str, str], tile: TileSum | In
         store_half(code, whole, tile.result, [code.row(half * held // 2 + k) for k in range(held // 2)])
 
 
-_PARTNERS = {
-    ("f16",): ("f32", "f16"),
-    ("bf16",): ("f32",),
-    ("tf32",): ("f32",),
-    ("e4m3", "e5m2"): ("f32", "f16"),
-    ("s8", "u8"): ("s32",),
-    ("s4", "u4"): ("s32",),
-}
-"""Types of both factors of one mma, and those of its sums."""
-
-
-def product_shape(instruction: Instruction, mods: Mods) -> tuple[tuple[str, str], int, str]:
-    """The kinds of the factors, the blocks along K, and the type of the sum; ``.satfinite`` has been taken."""
-    for name in ("sync", "aligned"):
-        mods.choice((name,))
-    depth = int(mods.choice(("m16n8k4", "m16n8k8", "m16n8k16", "m16n8k32", "m16n8k64")).rpartition("k")[2])
-    for name in ("row", "col"):
-        mods.choice((name,))
-    if len(mods.left) != 4:
-        raise mods.unsupported("expected four types")
-    result, kind, kind_b, addend = mods.left
-    partners = next((each for each in _PARTNERS if {kind, kind_b} <= set(each)), None)
-    if partners is None or addend != result or result not in _PARTNERS[partners]:
-        raise mods.unsupported("these operand types are not modelled")
-    deep = 4 * ELEMENTS[kind]
-    if depth not in (deep, 2 * deep):
-        raise mods.unsupported("there is no such shape for these types")
-    return (kind, kind_b), depth // deep, result
-
-
 def product_operation(
     asm: Assembler, unit: str, kinds: tuple[str, str], depth: int, result: str, *, again: bool, saturates: bool = False
 ) -> NativeOperation:
@@ -217,39 +184,30 @@ def product_operation(
     return NativeOperation(name, lambda code: product_code(code, kinds, tile, again=again))
 
 
-def _product(asm: Assembler, instruction: Instruction, *, again: bool) -> None:
-    mods = Mods(instruction)
-    saturates = mods.flag("satfinite")
-    kinds, k_blocks, result = product_shape(instruction, mods)
-    if saturates and result != "s32":
-        raise mods.unsupported("these operand types are not modelled")
+def _product(asm: Assembler, instruction: Instruction, form: WarpProduct, *, again: bool) -> None:
+    result, *kinds = form.types[:3]
     d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
-    held = 2 if result == "f16" else 4
-    if [len(a), len(b), len(c), len(d)] != [2 * k_blocks, k_blocks, held, held]:
-        raise mods.unsupported("wrong number of registers for its shape and types")
     type_ = "b32" if result == "f16" else result
     rows = [asm.source(item, "b32") for item in (*a, *b)] + [asm.source(item, type_) for item in c]
     places = [asm.target(item, type_)[0] for item in d]
-    depth = k_blocks * 4 * ELEMENTS[kinds[0]]
-    operation = product_operation(asm, "mma", kinds, depth, result, again=again, saturates=saturates)
+    operation = product_operation(
+        *(asm, "mma", (kinds[0], kinds[1]), form.depth, result), again=again, saturates=form.saturates
+    )
     asm.record(operation, [*places, *rows])
 
 
 @native("mma")
-def _mma(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _mma(asm: Assembler, instruction: Instruction, form: WarpProduct) -> None:
     """Every type packs 16 or 32 bytes along K into a row of A, in the same places."""
-    if mods.flag("m8n8k4"):
-        _product_f64(asm, instruction, mods)
+    if form.shape == "m8n8k4":
+        _product_f64(asm, instruction)
     else:
-        _product(asm, instruction, again=False)
+        _product(asm, instruction, form, again=False)
 
 
-def _product_f64(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _product_f64(asm: Assembler, instruction: Instruction) -> None:
     """Lane (g, t) has A[g, t], B[t, g], and the elements [g, 2t] and [g, 2t + 1] of C and D."""
-    mods.only("sync", "aligned", "row", "col", "f64", "f64", "f64", "f64")
     d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
-    if [len(a), len(b), len(c), len(d)] != [1, 1, 2, 2]:
-        raise mods.unsupported("wrong number of registers for its shape and types")
 
     def build(code: OperationCode) -> None:
         needs_whole_warp(code)
@@ -277,4 +235,4 @@ def product_records(asm: Assembler, group: MmaGroup) -> None:
     for k in range(len(group.chains[0].instructions)):
         for number, chain in enumerate(group.chains):
             asm.begin(chain.instructions[k])
-            _product(asm, chain.instructions[k], again=number > 0)
+            _product(asm, chain.instructions[k], form_of(chain.instructions[k], WarpProduct), again=number > 0)

@@ -12,10 +12,10 @@ from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.watch import wait_for_grids
 from warpsan.host.memory import GLOBAL_BASE, WINDOW_BITS, generic_base
 from warpsan.ptx.accesses import LoadStore
+from warpsan.ptx.arithmetic import SpaceTest, ToSpace
 from warpsan.ptx.forms import CLOCKS, of_kernel
-from warpsan.ptx.grammar import Form, form_of
+from warpsan.ptx.grammar import Computation, Form
 from warpsan.ptx.ir import Address, Immediate, Instruction, Operand, Param, Register, Symbol, Variable, Vector
-from warpsan.ptx.modifiers import Mods, require, take_space
 from warpsan.ptx.types import PtxType
 from warpsan.semantics.watched import check_step, strong_effect, watch_access
 
@@ -28,11 +28,8 @@ PARAMETER_BITS = (1 << 32) - 1
 
 
 @native("mov")
-def _mov(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    type_ = mods.type()
-    mods.done()
-    if len(instruction.operands) != 2:
-        raise mods.unsupported("expected one source operand")
+def _mov(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    type_ = form.type
     target, origin = instruction.operands
     if isinstance(origin, Register) and origin.name in CLOCKS:
         _read_clock(asm, target, type_, *CLOCKS[origin.name])
@@ -94,25 +91,19 @@ def _pack(asm: Assembler, target: Operand, origin: Vector, bits: int) -> None:
 
 
 @native("cvta")
-def _cvta(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    to = mods.flag("to")
-    space = take_space(mods)
-    type_ = mods.type()
-    mods.done()
-    target, origin = mods.operands(1)
-    types = [(target, type_.name)], [(origin, type_.name)]
+def _cvta(asm: Assembler, instruction: Instruction, form: ToSpace) -> None:
+    to, space, type_ = form.to, form.space, form.type.name
     if space == "param" and not to:  # a 32-bit register has lost the upper half of its value
-        asm.compute(f"cvta.param.{type_.name}", lambda x: (x & PARAMETER_BITS) + GLOBAL_BASE, *types)
+        asm.elementwise(instruction, f"cvta.param.{type_}", lambda x: (x & PARAMETER_BITS) + GLOBAL_BASE, type_, type_)
         return
     base = generic_base(space) if space != "param" else 0
     shift = -base if to else base
-    asm.compute(f"cvta.{shift}.{type_.name}", lambda x: x + shift, *types)
+    asm.elementwise(instruction, f"cvta.{shift}.{type_}", lambda x: x + shift, type_, type_)
 
 
 @native("isspacep")
-def _isspacep(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    space = take_space(mods)
-    mods.done()
+def _isspacep(asm: Assembler, instruction: Instruction, form: SpaceTest) -> None:
+    space = form.space
     windows = {name: generic_base(name) >> WINDOW_BITS for name in ("shared", "shared::cluster", "local")}
 
     def function(address: Lanes) -> Lanes:
@@ -121,8 +112,7 @@ def _isspacep(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
             return window == windows[space]
         return (window != windows["shared"]) & (window != windows["local"])
 
-    target, origin = mods.operands(1)
-    asm.compute(f"isspacep.{space}", function, [(target, "pred")], [(origin, "u64")])
+    asm.elementwise(instruction, f"isspacep.{space}", function, "pred", "u64")
 
 
 # ---- loads and stores ------------------------------------------------------------------------------------------------
@@ -137,23 +127,22 @@ def without_policy(asm: Assembler, instruction: Instruction, hint: bool) -> list
 
 
 @native("ld", "ldu")
-def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    form = form_of(instruction, LoadStore)
+def _ld(asm: Assembler, instruction: Instruction, form: LoadStore) -> None:
     target, address = without_policy(asm, instruction, form.hint)
     vector, type_ = form.vector, form.type
     items = asm.vector(target)
     if len(items) != vector:
-        raise mods.unsupported(f"expected {vector} registers")
+        raise asm.unsupported(f"expected {vector} registers")
     space = "global" if form.space == "const" else form.space
     if space == "param":
         if isinstance(address, Address) and isinstance(address.base, Register):
-            _load_by_address(asm, instruction, items, address)
+            _load_by_address(asm, instruction, form, items, address)
         else:
             _load_parameter(asm, items, address, type_)
         return
     row, bits, offset = asm.address(address)
     if asm.watched:
-        width, strong = vector * type_.bytes, strong_effect(asm, mods)
+        width, strong = vector * type_.bytes, strong_effect(asm, instruction)
         watch_access(asm, instruction, space, row, bits, offset, width, "load", strong=strong)
     places = [asm.target(item, type_.name) for item in items]
     rows = [row, offset, *(place for place, _ in places)]
@@ -162,9 +151,10 @@ def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         finish()
 
 
-def _load_by_address(asm: Assembler, instruction: Instruction, items: tuple[Operand, ...], address: Address) -> None:
+def _load_by_address(
+    asm: Assembler, instruction: Instruction, form: LoadStore, items: tuple[Operand, ...], address: Address
+) -> None:
     """A parameter by its address: kernel parameters lie in global memory, and nothing writes them."""
-    form = form_of(instruction, LoadStore)
     type_ = form.type
     if form.too_wide:
         raise asm.unsupported(form.too_wide)
@@ -247,23 +237,22 @@ def load_operation(space: str, bits: int, element: int, vector: int, *, aligned:
 
 
 @native("st")
-def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    form = form_of(instruction, LoadStore)
+def _st(asm: Assembler, instruction: Instruction, form: LoadStore) -> None:
     address, value = without_policy(asm, instruction, form.hint)
     space, vector, type_ = form.space, form.vector, form.type
     items = asm.vector(value)
     if len(items) != vector:
-        raise mods.unsupported(f"expected {vector} values")
+        raise asm.unsupported(f"expected {vector} values")
     sources = [asm.source(item, f"b{type_.bits}") for item in items]
     if space == "param":
         variable = _parameter(asm, address)
         if variable is None:
-            raise mods.unsupported("expected the name of a .param variable of a function or call")
+            raise asm.unsupported("expected the name of a .param variable of a function or call")
         _check_reach(asm, address, vector * type_.bytes, variable)
         space = "local"
     row, bits, offset = asm.address(address)
     if asm.watched:
-        width, strong = vector * type_.bytes, strong_effect(asm, mods)
+        width, strong = vector * type_.bytes, strong_effect(asm, instruction)
         written = type_.bytes, sources
         watch_access(asm, instruction, space, row, bits, offset, width, "store", strong=strong, written=written)
     aligned = form.space != "param"
@@ -296,24 +285,20 @@ def store_operation(
 
 
 @native("nanosleep")
-def _nanosleep(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _nanosleep(asm: Assembler, instruction: Instruction, form: Form) -> None:
     """Has no effect: there is no wait."""
-    require(mods, mods.type(), ("u32",))
-    mods.done()
 
 
 @native("pmevent")
-def _pmevent(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _pmevent(asm: Assembler, instruction: Instruction, form: Form) -> None:
     """An event for profilers, without another effect."""
-    mods.flag("mask")
-    mods.done()
     if not isinstance(instruction.operands[0], Immediate):
-        raise mods.unsupported("expected an immediate")
+        raise asm.unsupported("expected an immediate")
 
 
-@native("griddepcontrol")
-def _griddepcontrol(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+@native("griddepcontrol.wait", "griddepcontrol.launch_dependents")
+def _griddepcontrol(asm: Assembler, instruction: Instruction, form: Form) -> None:
     """Launches run one after the other, so the grids that a grid depends on are complete; a check uses the accesses
     after it."""
-    if form_of(instruction, Form).name == "griddepcontrol.wait" and asm.checked:
+    if form.name == "griddepcontrol.wait" and asm.checked:
         asm.record(NativeOperation("griddepcontrol.wait", lambda code: code.hand_over(wait_for_grids)), [])

@@ -9,9 +9,7 @@ from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.lanes import WORD64
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.transfers import copy_within, store_box, store_bytes, store_words
-from warpsan.ptx.grammar import form_of
 from warpsan.ptx.ir import Instruction
-from warpsan.ptx.modifiers import Mods
 from warpsan.ptx.synchronising import AsyncReduction, BulkReduction, TensorReduction
 from warpsan.ptx.types import TYPES, PtxType
 from warpsan.semantics.atomic import update_of
@@ -48,13 +46,12 @@ def _combination(asm: Assembler, name: str, type_: PtxType) -> NativeOperation:
 
 
 @native("cp.reduce.async.bulk")
-def _bytes(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _bytes(asm: Assembler, instruction: Instruction, form: BulkReduction) -> None:
     """One lane combines many bytes with those in global memory, or in the shared memory of another CTA."""
-    form = form_of(instruction, BulkReduction)
     operands, within = without_policy(asm, instruction, form.hint), form.way[0] != "global"
     name, type_ = form.combination
     if not _exists(asm, name, type_):
-        raise mods.unsupported(f".{name} on .{type_.name} is not modelled")
+        raise asm.unsupported(f".{name} on .{type_.name} is not modelled")
     combine = type_.bytes << 16 | asm.number_of(_combination(asm, name, type_)) + 1
     words = bytes_operands(asm, instruction, operands, form.way, combine)
     operation, function = ("red.shared::cluster.bulk", copy_within) if within else ("bulk.store", store_bytes)
@@ -62,9 +59,8 @@ def _bytes(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 @native("red.async")
-def _words(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _words(asm: Assembler, instruction: Instruction, form: AsyncReduction) -> None:
     """An atomic update whose bytes an mbarrier counts."""
-    form = form_of(instruction, AsyncReduction)
     type_ = form.type
     source = asm.source(instruction.operands[1], f"b{type_.bits}")
     place = shared_address(asm, instruction.operands[0], "shared::cluster")
@@ -75,9 +71,8 @@ def _words(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 @native("cp.reduce.async.bulk.tensor")
-def _box(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _box(asm: Assembler, instruction: Instruction, form: TensorReduction) -> None:
     """One lane combines a box with that of a tensor, in tile mode. The type is the tensor map's."""
-    form = form_of(instruction, TensorReduction)
     name, operands = form.operation, without_policy(asm, instruction, form.hint)
     kinds = [TYPES[each] for each in layout.COMBINED]
     numbers = [asm.number_of(_combination(asm, name, each)) + 1 if _exists(asm, name, each) else 0 for each in kinds]

@@ -1,7 +1,8 @@
 """The checks and marks of accesses to shared memory in the code of operations.
 
-The granules of all lanes are compared with one number, or marked, without a branch for each lane. Only an access for
-which that does not decide calls the functions of :mod:`warpsan.engine.watch.shared_memory`, which go lane by lane.
+The granules of all lanes are compared with one number, or marked, in vectors if they lie close together
+(:mod:`~warpsan.semantics.spans`), and otherwise without a branch for each lane. Only an access for which that does not
+decide calls the functions of :mod:`warpsan.engine.watch.shared_memory`, which go lane by lane.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from warpsan.engine.lanes import WORD32, WORD64, Lanes, llvm_type, where
 from warpsan.engine.layout import PAGE_SHIFT, WARP
 from warpsan.engine.operation import OperationCode
 from warpsan.engine.watch.shared_memory import OF_BYTES, OF_PARTIAL_READS, OF_READS, OF_WRITES
+from warpsan.semantics.spans import SPAN, Span
 
 __all__ = ["check_read", "check_write"]
 
@@ -57,6 +59,7 @@ class SharedMarks:
         Bytes of each lane; binary logarithm of the bytes of a granule.
     offsets, bits : llvmlite.ir.Value
         Pointers to the offsets, and to the lane whose access it is as a bit, 32 of each.
+    span : Span
     """
 
     code: OperationCode
@@ -68,6 +71,7 @@ class SharedMarks:
     shift: int
     offsets: Any
     bits: Any
+    span: Span
 
     @classmethod
     def of(cls, code: OperationCode, cta: Any, places: Lanes, width: int, shift: int) -> SharedMarks:
@@ -84,7 +88,8 @@ class SharedMarks:
                 rows.append(b.alloca(row.value.type))
             rows[-1].align = 64
             b.store(row.value, rows[-1], align=64)
-        return cls(code, cta, places, low, high, width, shift, rows[0], rows[1])
+        span = Span.of(code, places, low, high, max(width >> shift, 1), shift)
+        return cls(code, cta, places, low, high, width, shift, rows[0], rows[1], span)
 
     @property
     def many(self) -> int:
@@ -109,9 +114,25 @@ class SharedMarks:
         tests = {OF_BYTES: self._are_written, OF_WRITES: self._writes_before}
         fine = self._hold(needs, tests)
         mask = b.zext(code.mask, WORD64)
-        return self._choose(
+        status = self._choose(
             b.not_(fine), lambda: code.call(function, self._context, self.cta, mask, *span), WORD64(layout.DONE)
         )
+        self._mark_read()
+        return status
+
+    def _mark_read(self) -> None:
+        """Note the time of the current warp's reads of all granules, for any status."""
+        code, b = self.code, self.code.builder
+        now = b.trunc(self._word_of("clocks", code.context("current")), WORD32)
+        plane = code.pointer("current_plane")
+        with b.if_else(self.span.holds) as (close, wide):
+            with close:
+                self.span.store(plane, code.spread(now, "u32", SPAN))
+            with wide:
+                value, granules = code.spread(now, "u32", self.many).value, self.places >> self.shift
+                for lane in range(WARP):
+                    granule = b.extract_element(granules.value, WORD32(lane))
+                    b.store(value, self._pointer(plane, granule, "u32"), align=4)
 
     def write(self, present: Any) -> Any:
         """Check and mark writes. Returns a status."""
@@ -143,10 +164,14 @@ class SharedMarks:
         # A granule that several lanes write at one time comes after none of them.
         again = self._if(apart, lambda: self._any(lambda at, bit: self._at(writers, at, "s64") == tag))
         common = code.spread(b.trunc(there, WORD32), "u32", self.many)
-        with b.if_then(b.not_(again)), self._each_lane() as (granule, bit):
-            b.store(tag.value, self._pointer(writers, granule, "s64"), align=8)
-            lanes = b.select(apart, code.spread(bit, "u32", self.many).value, common.value)
-            b.store(lanes, self._pointer(masks, granule, "u32"), align=4)
+        with b.if_then(b.not_(again)), b.if_else(b.and_(self.span.holds, b.not_(apart))) as (close, wide):
+            with close:
+                self.span.store(writers, code.spread(b.extract_element(tag.value, WORD32(0)), "s64", SPAN))
+                self.span.store(masks, code.spread(b.trunc(there, WORD32), "u32", SPAN))
+            with wide, self._each_lane() as (granule, bit):
+                b.store(tag.value, self._pointer(writers, granule, "s64"), align=8)
+                lanes = b.select(apart, code.spread(bit, "u32", self.many).value, common.value)
+                b.store(lanes, self._pointer(masks, granule, "u32"), align=4)
         alone = functools.partial(code.spread, type_="u32", count=self.many)
         several = self._if(apart, lambda: self._any(lambda at, bit: self._at(masks, at, "u32") != alone(bit)))
         page = b.ashr(self.low, WORD64(PAGE_SHIFT))
@@ -180,8 +205,11 @@ class SharedMarks:
 
     def _are_written(self) -> Any:
         """Whether all bytes have been written."""
-        code, b = self.code, self.code.builder
         written = self._of_cta("written", 1, "written_bytes")
+        return self._in_span(lambda: self.span.has_bytes(written), lambda: self._has_bytes(written))
+
+    def _has_bytes(self, written: Any) -> Any:
+        code, b = self.code, self.code.builder
         missing, need = code.loop_value(code.constant("u32", 0, 1)), (1 << self.width) - 1
         with code.loop(WORD64(WARP)) as lane:
             place = b.load(b.gep(self.offsets, [lane], source_etype=WORD64), typ=WORD64)
@@ -211,7 +239,8 @@ class SharedMarks:
         """Whether all tags have times up to a given one, or are ``fine``, given whether their mask contains the
         lane."""
         code, b = self.code, self.code.builder
-        limit = code.spread(b.or_(b.shl(time, WORD64(16)), WORD64(0xFFFF)), "s64", self.many)
+        highest = b.or_(b.shl(time, WORD64(16)), WORD64(0xFFFF))
+        limit = code.spread(highest, "s64", self.many)
         tags, masks = self._of_cta(words[0], 8), self._of_cta(words[1], 4)
 
         def late(granule: Any, bit: Any) -> Lanes:
@@ -219,7 +248,10 @@ class SharedMarks:
             contains = (self._at(masks, granule, "u32") & code.spread(bit, "u32", self.many)) != 0
             return ~((tag <= limit) | fine(tag, contains))
 
-        later = self._any(lambda granule, _: self._at(tags, granule, "s64") > limit)
+        later = self._in_span(
+            lambda: self.span.any(self.span.load(tags, "s64") > code.spread(highest, "s64", SPAN)),
+            lambda: self._any(lambda granule, _: self._at(tags, granule, "s64") > limit),
+        )
         return self._choose(later, lambda: b.not_(self._any(late)), ir.IntType(1)(1))
 
     def _reads_before(self) -> Any:
@@ -235,7 +267,10 @@ class SharedMarks:
             with b.if_then(b.and_(b.icmp_signed("!=", other, warp), b.icmp_signed(">", last, met))):
                 place = b.mul(b.mul(code.context("granules"), b.add(first, other)), WORD64(4))
                 plane, limit = code.at(code.pointer("readers"), place), code.spread(met, "s64", self.many)
-                later = self._any(lambda granule, _: self._at(plane, granule, "s32").to("s64") > limit)
+                later = self._in_span(
+                    lambda: self.span.any(self.span.load(plane, "s32").to("s64") > code.spread(met, "s64", SPAN)),
+                    lambda: self._any(lambda granule, _: self._at(plane, granule, "s32").to("s64") > limit),
+                )
                 late.set(late.get() | code.spread(b.zext(later, WORD32), "u32", 1))
         return (late.get() == 0).any()
 
@@ -264,6 +299,19 @@ class SharedMarks:
         """The elements of a lane's granules in an array."""
         vector = llvm_type(type_, self.many)
         return self.code.load(self._pointer(base, granule, type_), type_, self.many, vector.element.width // 8)
+
+    def _in_span(self, close: Callable[[], Any], wide: Callable[[], Any]) -> Any:
+        """A value, an ``i1``, that is computed in vectors if the access lies in a span."""
+        b = self.code.builder
+        with b.if_else(self.span.holds) as (then, otherwise):
+            with then:
+                one, after_one = close(), b.block
+            with otherwise:
+                other, after_other = wide(), b.block
+        result = b.phi(one.type)
+        result.add_incoming(one, after_one)
+        result.add_incoming(other, after_other)
+        return result
 
     def _if(self, condition: Any, test: Callable[[], Any]) -> Any:
         """Whether a condition and a test hold, an ``i1``."""

@@ -12,25 +12,18 @@ from collections.abc import Callable
 from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.lanes import Lanes, where
 from warpsan.engine.numeric import narrowed, round_to, widened
-from warpsan.numerics.float_formats import FORMATS, ROUNDINGS
+from warpsan.numerics.float_formats import FORMATS
+from warpsan.ptx.grammar import Computation
 from warpsan.ptx.ir import Instruction
-from warpsan.ptx.modifiers import Mods
-from warpsan.ptx.types import PtxType
 from warpsan.semantics.floating import Compute, base_of, clamped, is_half
 from warpsan.semantics.mufu import APPROXIMATIONS
 
 __all__: list[str] = []
 
-_HALVES = ("f16", "f16x2", "bf16", "bf16x2")
-_TYPES = {"ex2": ("f32", *_HALVES), "tanh": ("f32", *_HALVES)}
-"""Types of approximations in types other than f32."""
 
-
-def _approximated(asm: Assembler, instruction: Instruction, name: str, type_: PtxType, *, ftz: bool) -> None:
+def _approximated(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     """An approximation in f32, or in halves, which are widened and rounded."""
-    types = _TYPES.get(name, ("f32",))
-    if type_.name not in types:
-        raise Mods(instruction).unsupported(f"modelled for {', '.join('.' + known for known in types)}")
+    name, type_, ftz = form.name, form.type, "ftz" in form.flags
     function, base, half = APPROXIMATIONS[name], base_of(type_), is_half(type_)
 
     def compute(x: Lanes) -> Lanes:
@@ -38,22 +31,13 @@ def _approximated(asm: Assembler, instruction: Instruction, name: str, type_: Pt
             return narrowed(function(widened(x, base), False), base)
         return function(x, ftz)
 
-    target, source = Mods(instruction).operands(1)
-    asm.compute(
-        f"{name}.approx{'.ftz' * ftz}.{type_.name}",
-        clamped(compute, type_, ftz=ftz),
-        [(target, type_.name)],
-        [(source, type_.name)],
-    )
+    title = f"{name}.approx{'.ftz' * ftz}.{type_.name}"
+    asm.elementwise(instruction, title, clamped(compute, type_, ftz=ftz), *[type_.name] * 2)
 
 
 @native("ex2", "lg2", "sin", "cos", "tanh")
-def _transcendental(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    mods.choice(("approx",))
-    type_ = mods.type()
-    ftz = instruction.opcode != "tanh" and mods.flag("ftz")
-    mods.done()
-    _approximated(asm, instruction, instruction.opcode, type_, ftz=ftz)
+def _transcendental(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    _approximated(asm, instruction, form)
 
 
 def _algebraic(name: str) -> tuple[Compute, Compute]:
@@ -78,29 +62,15 @@ def _of_upper_words(compute: Compute) -> Compute:
 
 
 @native("rcp", "sqrt", "rsqrt")
-def _root(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    name = instruction.opcode
-    rounding = mods.choice(("approx",) if name == "rsqrt" else ("approx", *ROUNDINGS))
-    type_ = mods.type()
-    ftz = mods.flag("ftz")
-    mods.done()
-    upper = type_.name == "f64" and rounding == "approx" and ftz and name != "sqrt"
-    allowed = ("f32", "f64") if rounding == "rn" or name == "rsqrt" else ("f32",)
-    if not upper and (type_.name not in allowed or (type_.name == "f64" and ftz)):
-        approximate = ".f32, .f64" if name == "rsqrt" else ".f32"
-        types = approximate if rounding == "approx" else "f32, and for f64 with .rn"
-        raise mods.unsupported(f"modelled for {types}")
+def _root(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    name, rounding, type_, ftz = form.name, form.modes[0], form.type, "ftz" in form.flags
+    upper = rounding == "approx" and ftz and type_.name == "f64"
     if rounding == "approx" and type_.name == "f32":
-        _approximated(asm, instruction, name, type_, ftz=ftz)
+        _approximated(asm, instruction, form)
         return
     exact, wide = _algebraic(name)
     compute: Callable[..., Lanes] = _of_upper_words(exact) if upper else exact
     if rounding not in ("approx", "rn"):
         compute = lambda x: round_to(wide(x.to("f64")), FORMATS["f32"], rounding).to("f32")  # noqa: E731
-    target, source = mods.operands(1)
-    asm.compute(
-        f"{name}.{rounding}{'.ftz' * ftz}.{type_.name}",
-        clamped(compute, type_, ftz=ftz),
-        [(target, type_.name)],
-        [(source, type_.name)],
-    )
+    title = f"{name}.{rounding}{'.ftz' * ftz}.{type_.name}"
+    asm.elementwise(instruction, title, clamped(compute, type_, ftz=ftz), *[type_.name] * 2)

@@ -10,10 +10,9 @@ from warpsan.engine.access import addresses, located
 from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.trace import trace_fence
-from warpsan.host.tensor_map import ALIGNMENT, BYTE_STRIDES, CHUNK, DESCRIPTOR_BYTES, FIELDS
-from warpsan.ptx.grammar import form_of
+from warpsan.host.tensor_map import ALIGNMENT, BYTE_STRIDES, CHUNK, DESCRIPTOR_BYTES
+from warpsan.ptx.accesses import MapChange
 from warpsan.ptx.ir import Immediate, Instruction, Operand
-from warpsan.ptx.modifiers import Mods, take_space
 from warpsan.ptx.synchronising import TensorMapCopy
 from warpsan.semantics.move import load_operation, store_operation
 from warpsan.semantics.watched import watch_access
@@ -22,24 +21,12 @@ __all__: list[str] = []
 
 
 @native("tensormap.replace")
-def _replace(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _replace(asm: Assembler, instruction: Instruction, form: MapChange) -> None:
     """Each lane sets a field of the map at its address."""
-    mods.choice(("replace",))
-    mods.choice(("tile",))
-    field = mods.choice(FIELDS)
-    space = take_space(mods)
-    mods.choice(("b1024",))
-    type_ = mods.type()
-    mods.done()
-    begin, width, many = FIELDS[field]
-    if space not in ("global", "shared", "generic"):
-        raise mods.unsupported("a tensor map lies in global or shared memory")
-    if type_.name != ("b64" if width == 8 else "b32"):
-        raise mods.unsupported(f"the field .{field} takes a .{'b64' if width == 8 else 'b32'}")
+    field, space, (begin, width, many) = form.field, form.space, form.place
     operands = list(instruction.operands)
     number = operands.pop(1) if many > 1 else Immediate(0)
-    if not isinstance(number, Immediate) or not 0 <= int(number.value) < many:
-        raise mods.unsupported(f"the field .{field} has the elements 0 to {many - 1}")
+    assert isinstance(number, Immediate)
     value = asm.source(operands[1], f"b{8 * width}")
     if field == "global_stride" and asm.version < BYTE_STRIDES:
         scaled = asm.temporary(64)
@@ -53,9 +40,8 @@ def _replace(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 @native("tensormap.cp_fenceproxy")
-def _copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _copy(asm: Assembler, instruction: Instruction, form: TensorMapCopy) -> None:
     """The first of a warp's lanes copies a map from shared to global memory."""
-    form_of(instruction, TensorMapCopy)
     target, source, _ = instruction.operands
     guard, leader = asm.guard, asm.temporary(1)
     asm.guard = 0  # no lane with a true guard: no leader

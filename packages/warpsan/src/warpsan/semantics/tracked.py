@@ -20,9 +20,9 @@ from warpsan.engine.watch.undefined_bytes import (
 )
 from warpsan.engine.watch.undefined_global import shadows_from_global
 from warpsan.engine.watch.undefined_products import shadows_of_product
+from warpsan.ptx.accesses import LoadStore, MatrixAccess
+from warpsan.ptx.grammar import Form, form_of
 from warpsan.ptx.ir import Instruction
-from warpsan.ptx.modifiers import Mods, take_space
-from warpsan.ptx.types import TYPES
 from warpsan.semantics.watched import Place
 
 __all__ = ["track_load", "track_product", "track_store"]
@@ -51,17 +51,18 @@ def track_store(asm: Assembler, instruction: Instruction, sources: Sequence[str]
 
 def _track(asm: Assembler, instruction: Instruction, address: Any, names: Sequence[str], name: str, act: _Act) -> None:
     """Append a record that passes the lanes' places in memory to a function."""
-    mods = instruction.mods
-    space = take_space(Mods(instruction))
+    form = form_of(instruction, Form)
+    assert isinstance(form, LoadStore | MatrixAccess)
+    space = form.space
     assert space in _SPACES, space
     where = len(asm.lists)
     for each in names:
         asm.lists += [shadow_row(asm, each), origin_row(asm, each), shadow_bytes(asm, each)] if each else [-1, -1, 4]
-    if instruction.opcode in ("ldmatrix", "stmatrix"):
+    if isinstance(form, MatrixAccess):
         place = Place(space, *asm.address(address), 16, 8 * len(names), -1)
-        words = [len(names), int("trans" in mods), where, instruction.pc + 1]
+        words = [len(names), int(form.trans), where, instruction.pc + 1]
     else:
-        size = next(TYPES[mod].bytes for mod in mods if mod in TYPES)
+        size = form.type.bytes
         place = Place(space, *asm.address(address), size * len(names), layout.WARP, -1)
         words = [size, len(names), where, instruction.pc + 1]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.lanes import Lanes, where
+from warpsan.ptx.grammar import Computation
 from warpsan.ptx.ir import Instruction
-from warpsan.ptx.modifiers import Mods, require
 
 __all__: list[str] = []
 
@@ -23,17 +23,12 @@ _OPERATIONS: dict[str, Callable[[Lanes, Lanes], Lanes]] = {
 
 
 @native(*(f"{name}{lanes}" for name in _OPERATIONS for lanes in (2, 4)))
-def _video(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _video(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     """One operation on the halves or bytes of two words; with ``.add``, the sum of the results added to a third."""
-    types = [mods.type() for _ in range(3)]
-    for type_ in types:
-        require(mods, type_, ("u32", "s32"))
-    saturates, adds = mods.flag("sat"), mods.flag("add")
-    mods.done()
+    operation, bits = _OPERATIONS[form.name[:-1]], 32 // int(form.name[-1])
+    (to, first, second), saturates, adds = form.types, "sat" in form.flags, "add" in form.flags
     if saturates and adds:
-        raise mods.unsupported("either .sat or .add")
-    operation, bits = _OPERATIONS[instruction.opcode[:-1]], 32 // int(instruction.opcode[-1])
-    to, first, second = types
+        raise asm.unsupported("either .sat or .add")
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if to.signed else (0, (1 << bits) - 1)
 
     def part(words: Lanes, k: int, kind: str) -> Lanes:
@@ -53,6 +48,6 @@ def _video(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         return total
 
     d, a, b, c = instruction.operands
-    name = ".".join((instruction.opcode, *(type_.name for type_ in types)))
+    name = ".".join((form.name, to.name, first.name, second.name))
     sources = [(operand, "u32") for operand in (a, b, c)]
     asm.compute(f"{name}{'.sat' * saturates}{'.add' * adds}", function, [(d, "u32")], sources)

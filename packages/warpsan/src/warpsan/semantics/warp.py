@@ -17,8 +17,8 @@ from warpsan.engine.lanes import WORD32, WORD64, Lanes, where
 from warpsan.engine.layout import WARP
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.trace import trace_meeting
+from warpsan.ptx.grammar import Computation
 from warpsan.ptx.ir import Instruction, Symbol
-from warpsan.ptx.modifiers import Mods, require
 
 __all__ = ["needs_whole_warp"]
 
@@ -62,17 +62,9 @@ def _source_lane(mode: str, lane: Lanes, b: Lanes, c: Lanes) -> tuple[Lanes, Lan
     return where(valid, source, lane), valid
 
 
-def _take_sync(mods: Mods) -> None:
-    if not mods.flag("sync"):
-        raise mods.unsupported("without .sync it is gone since sm_70")
-
-
 @native("shfl")
-def _shfl(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    _take_sync(mods)
-    mode = mods.choice(("idx", "up", "down", "bfly"))
-    require(mods, mods.type(), ("b32",))
-    mods.done()
+def _shfl(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    (mode,) = form.modes
     target, value, offset, clamp, mask = instruction.operands
     first, second = asm.pair(target)
 
@@ -102,13 +94,7 @@ def _shfl(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 @native("vote")
-def _vote(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    _take_sync(mods)
-    mode = mods.choice(("all", "any", "uni", "ballot"))
-    type_ = mods.type()
-    require(mods, type_, ("b32",) if mode == "ballot" else ("pred",))
-    mods.done()
-
+def _vote(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     def build(code: OperationCode) -> None:
         group = _members(code, 2)
         b = code.builder
@@ -120,24 +106,22 @@ def _vote(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
             "uni": (yes == group) | (yes == 0),
             "ballot": yes,
         }
-        code.store(0, results[mode])
+        code.store(0, results[form.modes[0]])
 
     target, vote, mask = instruction.operands
     sources = [asm.source(vote, "pred"), asm.source(mask, "u32")]
-    place, finish = asm.target(target, type_.name)
-    asm.record(NativeOperation(f"vote.{mode}", build), [place, *sources])
+    place, finish = asm.target(target, form.type.name)
+    asm.record(NativeOperation(f"vote.{form.modes[0]}", build), [place, *sources])
     finish()
 
 
 @native("elect")
-def _elect(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _elect(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     """The leader is the first thread that takes part."""
-    mods.choice(("sync",))
-    mods.done()
     target, mask = instruction.operands
     first, second = asm.pair(target)
     if second is None:
-        raise mods.unsupported("expected destinations d|p")
+        raise asm.unsupported("expected destinations d|p")
 
     def build(code: OperationCode) -> None:
         group = _members(code, 2)
@@ -157,16 +141,12 @@ def _elect(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 @native("match")
-def _match(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    every = mods.choice(("any", "all")) == "all"
-    mods.choice(("sync",))
-    type_ = mods.type()
-    require(mods, type_, ("b32", "b64"))
-    mods.done()
+def _match(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    every, type_ = form.modes[0] == "all", form.type
     target, value, mask = instruction.operands
     first, second = asm.pair(target)
     if second is not None and not every:
-        raise mods.unsupported("only .all has a predicate result")
+        raise asm.unsupported("only .all has a predicate result")
 
     def build(code: OperationCode) -> None:
         group = _members(code, 3)
@@ -201,13 +181,8 @@ def _reduce_groups(code: OperationCode, group: Lanes, operation: Any) -> None:
 
 
 @native("redux")
-def _redux(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    mods.choice(("sync",))
-    operation = mods.choice(("add", "min", "max", "and", "or", "xor"))
-    type_ = mods.type()
-    require(mods, type_, ("b32",) if operation in ("and", "or", "xor") else ("u32", "s32"))
-    mods.done()
-    kind = type_.kind
+def _redux(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    (operation,), type_, kind = form.modes, form.type, form.type.kind
     intrinsic = {"min": f"{'s' if kind == 's' else 'u'}min", "max": f"{'s' if kind == 's' else 'u'}max"}
     neutral = {"min": (1 << (31 if kind == "s" else 32)) - 1, "max": -(1 << 31) if kind == "s" else 0, "and": -1}
 
@@ -232,19 +207,16 @@ def _redux(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 @native("activemask")
-def _activemask(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _activemask(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     """The lanes that execute together here; the scheduler chooses them, as on hardware."""
-    require(mods, mods.type(), ("b32",))
-    mods.done()
     place, finish = asm.target(instruction.operands[0], "b32")
     asm.record(NativeOperation("activemask", lambda code: code.store(0, code.spread(code.mask, "u32"))), [place])
     finish()
 
 
 @native("bar.warp", "barrier.warp")
-def _bar_warp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _bar_warp(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     """The scheduler has converged the warp; this checks that all members have arrived."""
-    mods.only("warp", "sync")
 
     def build(code: OperationCode) -> None:
         members = _members(code, 0)

@@ -17,7 +17,6 @@ from warpsan.engine.products import commit_products, fence_products, look_at_reg
 from warpsan.numerics.tensor_cores import rule_of
 from warpsan.ptx.grammar import Form, form_of, has_form
 from warpsan.ptx.ir import Immediate, Instruction, Operand, Register, Vector
-from warpsan.ptx.modifiers import Mods
 from warpsan.ptx.synchronising import Product
 from warpsan.semantics.factors import Factor, as_factor, store_factors, store_fragments
 from warpsan.semantics.integer_sums import IntegerSum
@@ -144,28 +143,27 @@ def product_list(asm: Assembler, instruction: Instruction, numbers: Numbers | No
     UnsupportedInstruction
         For types, shapes or operands that are not modelled.
     """
-    mods = Mods(instruction)
     form = form_of(instruction, Product)
     (columns, depth), (result, kind, kind_b) = form.shape, form.types
     partners = next((each for each in _RESULTS if {kind, kind_b} <= set(each)), None)
     if partners is None or result not in _RESULTS[partners] or (form.saturates and result != "s32"):
-        raise mods.unsupported("these operand types are not modelled")
+        raise asm.unsupported("these operand types are not modelled")
     step = 16 if result == "s32" and columns > 32 else 8
     if depth != _DEPTH[kind] or not 8 <= columns <= 256 or columns % step:
-        raise mods.unsupported("there is no such shape for these types")
+        raise asm.unsupported("there is no such shape for these types")
     d, a, b, scale, *immediates = instruction.operands
     in_registers = isinstance(a, Vector)
     values = [operand.value if isinstance(operand, Immediate) else None for operand in immediates]
     transposes = 0 if kind not in _HALVES else 1 if in_registers else 2
     expected = 0 if result == "s32" else 2 + transposes
     if len(values) != expected:
-        raise mods.unsupported(f"expected {4 + expected} operands")
+        raise asm.unsupported(f"expected {4 + expected} operands")
     if any(value not in (1, -1) for value in values[:2]) or any(value not in (0, 1) for value in values[2:]):
-        raise mods.unsupported("imm-scale is 1 or -1, and imm-trans 0 or 1")
+        raise asm.unsupported("imm-scale is 1 or -1, and imm-trans 0 or 1")
     if result == "s32":
         numbers = FLOATS  # integers are the same in every number format
     elif numbers is not None and (result != "f32" or kind == "tf32"):
-        raise mods.unsupported("such a product is not modelled in a ring")
+        raise asm.unsupported("such a product is not modelled in a ring")
     trans_a, trans_b = len(values) == 4 and values[2] == 1, len(values) > 2 and values[-1] == 1
     words = [0] * layout.L_ROWS
     names = _names(asm, d, columns // (4 if result == "f16" else 2))
@@ -267,9 +265,9 @@ def _names(asm: Assembler, operand: Operand, number: int) -> tuple[str, ...]:
 
 
 @native("wgmma.fence", "wgmma.commit_group")
-def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+def _fence(asm: Assembler, instruction: Instruction, form: Form) -> None:
     """``wgmma.fence`` orders accesses to registers, which are never delayed here: only the checks use it."""
-    if form_of(instruction, Form).name == "wgmma.commit_group":
+    if form.name == "wgmma.commit_group":
         asm.record(NativeOperation("wgmma.commit_group", lambda code: code.hand_over(commit_products)), [])
     elif asm.checked or asm.traced:
         asm.record(NativeOperation("wgmma.fence", lambda code: code.hand_over(fence_products)), [])

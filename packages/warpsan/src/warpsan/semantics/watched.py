@@ -16,7 +16,7 @@ from warpsan.engine.assembler import Assembler
 from warpsan.engine.clocks import lanes_there
 from warpsan.engine.communication import orders_blocks, orders_threads
 from warpsan.engine.host import WatchedAccess, call_back
-from warpsan.engine.lanes import POINTER, WORD32, WORD64, Lanes, llvm_type, where
+from warpsan.engine.lanes import WORD32, WORD64, Lanes, llvm_type, where
 from warpsan.engine.layout import WARP
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.steps import is_step
@@ -32,7 +32,6 @@ from warpsan.engine.watch.undefined_global import (
 )
 from warpsan.host.memory import LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS
 from warpsan.ptx.ir import Instruction
-from warpsan.ptx.modifiers import Mods
 from warpsan.semantics.homes import keep_in_buffer
 from warpsan.semantics.shared_marks import check_read, check_write
 
@@ -105,9 +104,8 @@ def watch_access(
         _record(asm, place, instruction.pc)
 
 
-def strong_effect(asm: Assembler, mods: Mods) -> int:
+def strong_effect(asm: Assembler, instruction: Instruction) -> int:
     """The effects of a strong access that may be to global memory, for :func:`watch_access`; -1 for a weak one."""
-    instruction = mods.instruction
     if not is_communication(instruction):
         return -1
     if asm.volatile_is_data and memory_order(instruction).volatile:
@@ -288,7 +286,6 @@ def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, st
         cta = b.load(code.state("cta"), typ=WORD64)
         if does in ("load", "load.followed"):
             status = check_read(code, cta, places, width, shift, followed=does == "load.followed")
-            _mark_read(code, places, width, shift)
             _note_partial_read(code, present, width, shift)
             return status
         if does == "store":
@@ -336,21 +333,6 @@ def _trace(
     name = f"trace.{does}{'.strong' * orders}.{element}x{len(rows)}.{place.name}"
     operation = NativeOperation(name, lambda code: place.by_width(code, act))
     asm.record(operation, [*place.operands, instruction.pc, *rows])
-
-
-def _mark_read(code: OperationCode, places: Lanes, width: int, shift: int) -> None:
-    """Note the time of the current warp's reads of all granules, for any status."""
-    b = code.builder
-    warp = code.context("current")
-    clock = b.load(b.gep(code.pointer("clocks"), [warp], source_etype=WORD64), typ=WORD64)
-    many = max(width >> shift, 1)
-    now = code.spread(b.trunc(clock, WORD32), "u32", many)
-    plane = code.spread(code.context("current_plane"), "s64")
-    scratch = code.spread(code.context("scratch"), "s64")
-    target = where(code.active, plane + ((places >> shift) << 2), scratch)
-    for lane in range(WARP):
-        pointer = b.inttoptr(b.extract_element(target.value, WORD32(lane)), POINTER)
-        b.store(now.value, pointer, align=4)
 
 
 def _note_partial_read(code: OperationCode, present: Any, width: int, shift: int) -> None:

@@ -16,7 +16,7 @@ from warpsan.engine.layout import WARP
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.ptx.forms import A_ORDER, B_ORDER
 from warpsan.ptx.ir import Instruction, Operand
-from warpsan.ptx.modifiers import Mods, take_space
+from warpsan.ptx.matrices import WmmaMove, WmmaProduct
 from warpsan.semantics.matrix import product_operation
 from warpsan.semantics.sums import stacked
 from warpsan.semantics.warp import needs_whole_warp
@@ -31,28 +31,12 @@ _SUMS = ((0, 0), (1, 0), (0, 1), (1, 1))
 """Blocks of a packed accumulator in register order."""
 
 
-@native("wmma")
-def _wmma(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    action = mods.choice(("load", "store", "mma"))
-    for name in ("sync", "aligned", "m16n16k16"):
-        mods.choice((name,))
-    if action == "mma":
-        _multiply(asm, instruction, mods)
-    else:
-        _move(asm, instruction, mods, action)
-
-
-def _multiply(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+@native("wmma.mma")
+def _multiply(asm: Assembler, instruction: Instruction, form: WmmaProduct) -> None:
     """Two products of 8 columns each. A and B fragments are in registers: their memory layout is not needed."""
-    layouts = [name for name in mods.left if name in ("row", "col")]
-    kinds = [name for name in mods.left if name not in ("row", "col")]
-    if len(layouts) != 2 or kinds not in (["f32", "f32"], ["f16", "f16"], ["f32", "bf16", "bf16", "f32"]):
-        raise mods.unsupported("these operand types are not modelled")
-    kind, result = "bf16" if "bf16" in kinds else "f16", kinds[0]
+    kind, result = form.kind, form.types[0]
     d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
     held, type_ = (2, "b32") if result == "f16" else (4, "f32")
-    if len(d) != 2 * held or len(c) != 2 * held:
-        raise mods.unsupported("wrong number of registers")
     left = [asm.source(item, "b32") for item in a[:4]]
     for half in range(2):
         right = [asm.source(item, "b32") for item in b[2 * half : 2 * half + 2]]
@@ -62,30 +46,23 @@ def _multiply(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         asm.record(operation, [*places, *left, *right, *sums])
 
 
-def _move(asm: Assembler, instruction: Instruction, mods: Mods, action: str) -> None:
+@native("wmma.load", "wmma.store")
+def _move(asm: Assembler, instruction: Instruction, form: WmmaMove) -> None:
     """A 16 x 16 tile between memory and a fragment. Each lane moves 16-byte pieces of the tile's 16 lines."""
-    matrix = mods.choice(("a", "b", "c", "d"))
-    by_column = mods.choice(("row", "col")) == "col"
-    space = take_space(mods)
-    if space in ("const", "param"):
-        raise mods.unsupported(f"not modelled: .{space}")
-    type_ = mods.type()
-    mods.done()
-    if type_.name not in (("f16", "bf16") if matrix in "ab" else ("f16", "f32")):
-        raise mods.unsupported("this element type is not modelled")
+    loads, matrix, space, type_ = form.name == "wmma.load", form.matrix, form.space, form.type
     first, second, *stride = instruction.operands
-    fragment, address = (first, second) if action == "load" else (second, first)
+    fragment, address = (first, second) if loads else (second, first)
     size = type_.bytes
     rows = _places(asm, address, stride, size)
     # A is kept unchanged, B as its transpose: transpose the other layout in memory.
-    flip = by_column != (matrix == "b")
+    flip = (form.order == "col") != (matrix == "b")
     doubled = matrix in "ab" and type_.name == "f16"
     orders = [_order(k, matrix, size, flip) for k in range(8 if doubled or size == 4 else 4)]
     items = asm.vector(fragment)
     if len(items) != len(orders):
-        raise mods.unsupported("wrong number of registers")
-    name = f"wmma.{action}.{matrix}.{size}.{space}{'.flip' * flip}"
-    if action == "load":
+        raise asm.unsupported("wrong number of registers")
+    name = f"{form.name}.{matrix}.{size}.{space}{'.flip' * flip}"
+    if loads:
         _watch(asm, instruction, space, rows, "load", [])
         registers, build = [asm.target(item, "b32")[0] for item in items], _load
     else:

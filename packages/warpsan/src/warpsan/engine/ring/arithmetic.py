@@ -7,26 +7,20 @@ from collections.abc import Callable
 from warpsan.engine.assembler import HANDLERS
 from warpsan.engine.lanes import Lanes
 from warpsan.engine.ring.assembler import RingAssembler, algebraic
-from warpsan.numerics.float_formats import ROUNDINGS
+from warpsan.ptx.accesses import Atomic
+from warpsan.ptx.arithmetic import WHOLE
 from warpsan.ptx.forms import FP8_PAIRS
+from warpsan.ptx.grammar import Computation, Form
 from warpsan.ptx.ir import Immediate, Instruction, Operand, Register, Vector
-from warpsan.ptx.modifiers import Mods, find_handler
-from warpsan.ptx.types import TYPES, PtxType
-from warpsan.semantics.compare import combined, float_comparison
+from warpsan.ptx.modifiers import find_handler, types_of
+from warpsan.ptx.synchronising import BulkReduction
+from warpsan.ptx.types import PtxType
+from warpsan.semantics.compare import combined, plain_comparison
 from warpsan.semantics.floating import base_of, is_half
 
 __all__: list[str] = []
 
 Compute = Callable[..., Lanes]
-
-_IGNORED = frozenset((*ROUNDINGS, "rna", "ftz", "approx", "full", "NaN", "satfinite"))
-"""Modifiers that affect the rounding of a number, and have no effect in a ring."""
-
-
-def _float_type(instruction: Instruction) -> PtxType | None:
-    """The floating-point type of an instruction that has one type."""
-    types = [TYPES[name] for name in instruction.mods if name in TYPES]
-    return types[0] if types and types[0].is_float else None
 
 
 def _halved(asm: RingAssembler, compute: Compute, type_: PtxType) -> Compute:
@@ -51,12 +45,11 @@ def _lanewise(asm: RingAssembler, instruction: Instruction, name: str, compute: 
 
 
 @algebraic("add", "sub", "mul", "fma", "mad", "div", "min", "max", "neg", "abs", "copysign", "rcp", "ex2", "lg2")
-def _arithmetic(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
-    type_, opcode, words = _float_type(instruction), instruction.opcode, asm.words
-    if type_ is None:
-        return _integers(asm, instruction)
-    left = set(mods.left) - _IGNORED - {type_.name}
-    if left or type_.name == "f64":
+def _arithmetic(asm: RingAssembler, instruction: Instruction, form: Computation) -> bool:
+    type_, opcode, words = form.type, form.name, asm.words
+    if not type_.is_float:
+        return _integers(asm, instruction, form)
+    if type_.name == "f64" or {"sat", "relu", "xorsign"} & form.flags:
         return asm.ends(instruction)
     larger = opcode == "max"
     operations: dict[str, Compute] = {
@@ -80,10 +73,9 @@ def _arithmetic(asm: RingAssembler, instruction: Instruction, mods: Mods) -> boo
 
 
 @algebraic("sqrt", "rsqrt", "sin", "cos", "tanh")
-def _of_constants(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
+def _of_constants(asm: RingAssembler, instruction: Instruction, form: Computation) -> bool:
     """An instruction without a meaning in a ring; if all its operands are constants, the result is one."""
-    type_ = _float_type(instruction)
-    if type_ is None or type_.name != "f32":
+    if form.type.name != "f32":
         return asm.ends(instruction)
     _only_constants(asm, instruction, instruction.operands[1])
     return False
@@ -99,16 +91,14 @@ def _only_constants(asm: RingAssembler, instruction: Instruction, operand: Opera
 
 
 @algebraic("setp", "set")
-def _compare(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
+def _compare(asm: RingAssembler, instruction: Instruction, form: Computation) -> bool:
     """Codes are ordered by their number: the order has no meaning, equality has."""
-    type_ = [TYPES[name] for name in mods.left if name in TYPES][-1]
+    type_, (name, combination) = form.types[-1], form.modes
     if not type_.is_float:
         return False
-    if type_.name == "f64" or type_.lanes == 2 or instruction.opcode == "set":
+    if type_.name == "f64" or type_.lanes == 2 or form.name == "set":
         return asm.ends(instruction)
-    mods.type()
-    name, compare, combination = float_comparison(mods, type_)
-    base, words = base_of(type_), asm.words
+    base, words, compare = base_of(type_), asm.words, plain_comparison(form)
     spaced = name.rstrip("u") not in ("eq", "ne")
     first, second = asm.pair(instruction.operands[0])
     targets = [(first, "pred"), *([(second, "pred")] if second is not None else [])]
@@ -133,13 +123,13 @@ def _compare(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
 
 
 @algebraic("testp", "slct")
-def _tests(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
-    types = [name for name in mods.left if name in TYPES]
-    if not types or not TYPES[types[-1]].is_float:
+def _tests(asm: RingAssembler, instruction: Instruction, form: Computation) -> bool:
+    tested = form.types[-1]
+    if not tested.is_float:
         return False
-    if types[-1] != "f32":
+    if tested.name != "f32":
         return asm.ends(instruction)
-    _only_constants(asm, instruction, instruction.operands[1 if instruction.opcode == "testp" else 3])
+    _only_constants(asm, instruction, instruction.operands[1 if form.name == "testp" else 3])
     return False
 
 
@@ -147,40 +137,33 @@ def _tests(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
 
 
 @algebraic("cvt")
-def _convert(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
+def _convert(asm: RingAssembler, instruction: Instruction, form: Computation) -> bool:
     """Every conversion keeps the code."""
     words, operands = asm.words, instruction.operands
-    kinds = [name for name in mods.left if name in TYPES or name in FP8_PAIRS or name == "tf32"]
-    other = set(mods.left) - set(kinds) - _IGNORED
-    floats = [name for name in kinds if name not in TYPES or TYPES[name].is_float]
-    if not floats:
-        return _integers(asm, instruction)
-    if len(kinds) != 2 or other - set(_WHOLE):
+    target, *others = (each.name for each in form.types)
+    eight = FP8_PAIRS & form.flags
+    if not eight and not any(each.is_float for each in form.types):
+        return _integers(asm, instruction, form)
+    if "relu" in form.flags:
         return asm.ends(instruction)
-    target, source = kinds
-    if floats == [target]:  # from an integer: a constant
-        return _from_integer(asm, instruction, target)
-    if floats == [source] or other:  # to an integer
+    if eight:
+        return _eight_bits(asm, instruction, form)
+    if form.type.lanes == 2:
+        return asm.ends(instruction) if "sat" in form.flags else _pair(asm, instruction, form)
+    source = others[0] if others else "f32"
+    if "tf32" in form.flags:
+        target = "tf32"
+    elif not form.types[1].is_float:  # a constant
+        return _from_integer(asm, instruction, form)
+    elif not form.type.is_float or "sat" in form.flags or form.modes[0] in WHOLE:  # to an integer
         if source != "f32":
             return asm.ends(instruction)
         _only_constants(asm, instruction, operands[1])
         return False
-    if "f64" in kinds:
+    elif "f64" in (source, target):
         if source == "f32":
             _only_constants(asm, instruction, operands[1])
         return False
-    if target in FP8_PAIRS or source in FP8_PAIRS:
-        return _eight_bits(asm, instruction, target, source)
-    if target in ("f16x2", "bf16x2"):
-        base = target.removesuffix("x2")
-
-        def packed(upper: Lanes, lower: Lanes) -> Lanes:
-            high, low = (words.narrowed(each, base).to("u32") for each in (upper, lower))
-            return (high << 16) | low
-
-        sources = [(each, "b32") for each in operands[1:]]
-        asm.compute(asm.name(f"narrowed.{target}"), packed, [(operands[0], "b32")], sources)
-        return True
     wide, narrow = ("f32", "tf32"), ("f16", "bf16")
     if source in wide and target in wide:
         asm.compute("mov.b32", lambda x: x, [(operands[0], "b32")], [(operands[1], "b32")])
@@ -198,14 +181,23 @@ def _convert(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
     return True
 
 
-_WHOLE = ("rni", "rzi", "rmi", "rpi", "sat")
+def _pair(asm: RingAssembler, instruction: Instruction, form: Computation) -> bool:
+    """Two numbers to the halves of a word."""
+    words, base = asm.words, base_of(form.type)
+
+    def packed(upper: Lanes, lower: Lanes) -> Lanes:
+        high, low = (words.narrowed(each, base).to("u32") for each in (upper, lower))
+        return (high << 16) | low
+
+    asm.elementwise(instruction, asm.name(f"narrowed.{form.type.name}"), packed, "b32", "b32", "b32")
+    return True
 
 
-def _from_integer(asm: RingAssembler, instruction: Instruction, target: str) -> bool:
+def _from_integer(asm: RingAssembler, instruction: Instruction, form: Computation) -> bool:
     """An integer is a constant: 32 bits hold it as floating point, and 16 as a code."""
+    target, source = (each.name for each in form.types)
     if target in ("f32", "f64"):
         return False
-    source = next(name for name in instruction.mods if name in TYPES and not TYPES[name].is_float)
     words = asm.words
     asm.compute(
         asm.name(f"narrowed.{target}.{source}"),
@@ -216,7 +208,7 @@ def _from_integer(asm: RingAssembler, instruction: Instruction, target: str) -> 
     return True
 
 
-def _eight_bits(asm: RingAssembler, instruction: Instruction, target: str, source: str) -> bool:
+def _eight_bits(asm: RingAssembler, instruction: Instruction, form: Computation) -> bool:
     """``cvt`` with an 8-bit type on either side."""
     words, operands = asm.words, instruction.operands
     if asm.ring.modulus > 256:
@@ -228,15 +220,15 @@ def _eight_bits(asm: RingAssembler, instruction: Instruction, target: str, sourc
     def split(both: Lanes) -> tuple[Lanes, Lanes]:
         return tuple(words.widened((both >> shift).to("u16"), "f16") for shift in (16, 0))  # type: ignore[return-value]
 
-    if source == "f32":
+    if form.type.name == "f32":
         sources = [(each, "b32") for each in operands[1:]]
         asm.compute(asm.name("narrowed8"), pair, [(operands[0], "b16")], sources)
-    elif source == "f16x2":
+    elif "satfinite" in form.flags:
         row = asm.source(operands[1], "f16x2")
         place, finish = asm.target(operands[0], "b16")
         asm.lanewise(asm.name("narrowed8.f16x2"), lambda x: pair(*split(x)), [place], [row], ["b16"], ["b32"])
         finish()
-    elif target == "f16x2":
+    else:
 
         def widened(both: Lanes) -> Lanes:
             wide = both.to("u32")
@@ -244,8 +236,6 @@ def _eight_bits(asm: RingAssembler, instruction: Instruction, target: str, sourc
             return (high << 16) | low
 
         asm.compute(asm.name("widened8"), widened, [(operands[0], "b32")], [(operands[1], "b16")])
-    else:
-        return asm.ends(instruction)
     return True
 
 
@@ -256,11 +246,11 @@ _FIELDS = frozenset((0xFF, 0xFFFF, 0xFF00, 0xFFFF0000, 0xFF0000, 0xFF000000, 0xF
 
 
 @algebraic("shl", "shr", "and", "or", "xor", "not", "lop3", "shf", "popc", "clz", "brev", "szext", "mad24", "mul24")
-def _bits(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
-    return _integers(asm, instruction)
+def _bits(asm: RingAssembler, instruction: Instruction, form: Form) -> bool:
+    return _integers(asm, instruction, form)
 
 
-def _integers(asm: RingAssembler, instruction: Instruction) -> bool:
+def _integers(asm: RingAssembler, instruction: Instruction, form: Form) -> bool:
     """Integer instructions that change words which may be codes end the run; extracting and combining codes does
     not."""
     computed = [
@@ -269,7 +259,7 @@ def _integers(asm: RingAssembler, instruction: Instruction) -> bool:
     if _widens(asm, instruction):
         return True
     target = instruction.operands[0]
-    types = [TYPES[name] for name in instruction.mods if name in TYPES]
+    types = types_of(instruction)
     if not computed or _moves_codes(instruction) or not types or types[-1].bits != 32 or types[-1].kind == "pred":
         return False
     handler = find_handler(HANDLERS, instruction)
@@ -281,7 +271,7 @@ def _integers(asm: RingAssembler, instruction: Instruction) -> bool:
             before = asm.temporary(32)
             asm.lanewise("mov.b32", lambda x: x, [before], [rows[k]], ["b32"], ["b32"])
             rows[k] = before
-    handler(asm, instruction, Mods(instruction))
+    handler(asm, instruction, form)
     rows.insert(0, asm.source(target, "b32"))
 
     def unchanged(result: Lanes, *sources: Lanes) -> Lanes:
@@ -326,7 +316,7 @@ def _widens(asm: RingAssembler, instruction: Instruction) -> bool:
 
 
 @algebraic("mov")
-def _move(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
+def _move(asm: RingAssembler, instruction: Instruction, form: Form) -> bool:
     """``mov.b32 d, {0, h}``, whose result is read as float32: bfloat16 to float32."""
     target, *origins = instruction.operands
     origin = origins[0] if len(origins) == 1 else None
@@ -350,10 +340,14 @@ def _move(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
     return True
 
 
-@algebraic("atom", "red", "cp.reduce", "redux")
-def _atomic(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
+@algebraic("atom", "red", "cp.reduce")
+def _atomic(asm: RingAssembler, instruction: Instruction, form: Form) -> bool:
     """Sums in memory are the ring's; those of float64, and maxima, are not."""
-    types = [TYPES[name] for name in mods.left if name in TYPES and TYPES[name].is_float]
-    if types and (instruction.opcode == "redux" or types[0].name == "f64" or "add" not in mods.left):
-        return asm.ends(instruction)
-    return False
+    operation, type_ = ("", None)
+    if isinstance(form, Atomic):
+        operation, type_ = form.update
+    elif isinstance(form, BulkReduction):
+        operation, type_ = form.combination
+    if type_ is None or not type_.is_float or (operation == "add" and type_.name != "f64"):
+        return False
+    return asm.ends(instruction)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -15,14 +16,15 @@ from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.ring.flow import CodeFlow, flow_of
 from warpsan.engine.ring.words import RingWords
 from warpsan.numerics.ring import LARGE, Ring
+from warpsan.ptx.grammar import Form, form_of
 from warpsan.ptx.ir import Immediate, Instruction, Operand, Register
-from warpsan.ptx.modifiers import Mods, find_handler, registering
+from warpsan.ptx.modifiers import find_handler, registering
 from warpsan.ptx.types import PtxType
 from warpsan.semantics.floating import base_of, is_half
 
 __all__ = ["RING_HANDLERS", "RingAssembler", "algebraic"]
 
-RingHandler = Callable[["RingAssembler", Instruction, Mods], bool]
+RingHandler = Callable[["RingAssembler", Instruction, Any], bool]
 
 RING_HANDLERS: dict[str, RingHandler] = {}
 """Handlers by the beginning of an instruction's text. A handler that returns False leaves the instruction to the
@@ -75,7 +77,7 @@ class RingAssembler(Assembler):
         handler = find_handler(RING_HANDLERS, instruction)
         if handler is not None:
             self.begin(instruction)
-            if handler(self, instruction, Mods(instruction)):
+            if handler(self, instruction, form_of(instruction, Form)):
                 return
         super().instruction(instruction)
 

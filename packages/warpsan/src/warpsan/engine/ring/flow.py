@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from warpsan.analysis.fusion import registers_read, registers_written
 from warpsan.ptx.ir import Entry, Immediate, Instruction, Register, Vector
+from warpsan.ptx.modifiers import types_of
 from warpsan.ptx.types import TYPES
 
 __all__ = ["CodeFlow", "computes_floats", "flow_of"]
@@ -48,10 +49,9 @@ def computes_floats(instruction: Instruction) -> bool:
     """Whether an instruction computes a floating-point number from others."""
     if instruction.opcode in _MATRIX:
         return True
-    floats = [name for name in instruction.mods if name in TYPES and TYPES[name].is_float]
+    floats = [each for each in types_of(instruction) if each.is_float]
     if instruction.opcode == "cvt":
-        kinds = [name for name in instruction.mods if name in TYPES or name[:4] in ("e4m3", "e5m2", "tf32")]
-        return bool(floats) and not any(TYPES[name].kind in "us" for name in kinds if name in TYPES)
+        return bool(floats) and not any(each.kind in "us" for each in types_of(instruction))
     return bool(floats) and instruction.opcode in _COMPUTED
 
 

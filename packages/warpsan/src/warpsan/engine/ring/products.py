@@ -14,10 +14,10 @@ from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.ring.assembler import RingAssembler, algebraic
 from warpsan.engine.ring.words import RingWords
 from warpsan.ptx.ir import Instruction, Operand
-from warpsan.ptx.modifiers import Mods
-from warpsan.semantics.factors import ELEMENTS, Factor
+from warpsan.ptx.matrices import ELEMENTS, WarpProduct, WmmaProduct
+from warpsan.semantics.factors import Factor
 from warpsan.semantics.integer_sums import IntegerSum
-from warpsan.semantics.matrix import product_shape, store_operands
+from warpsan.semantics.matrix import store_operands
 from warpsan.semantics.sums import TileSum, stacked
 from warpsan.semantics.warp import needs_whole_warp
 from warpsan.semantics.warpgroup import EIGHT_BITS, Numbers
@@ -57,7 +57,7 @@ def _store_sums(words: RingWords, code: OperationCode, left: Any, right: Any, de
         b.store(whole.value, code.at(room, b.mul(group, WORD64(32 * _GROUP))), align=64)
 
 
-def _product(words: RingWords, kinds: tuple[str, str], k_blocks: int, result: str) -> NativeOperation:
+def _product(words: RingWords, kinds: tuple[str, ...], k_blocks: int, result: str) -> NativeOperation:
     """One mma: operands are the rows of D, A, B and C, of which D and C have 4 (f32) or 2 (f16)."""
     held, deep = (2 if result == "f16" else 4), k_blocks * 4 * ELEMENTS[kinds[0]]
 
@@ -66,7 +66,7 @@ def _product(words: RingWords, kinds: tuple[str, str], k_blocks: int, result: st
         b = code.builder
         scratch = code.pointer("scratch")
         left, right, room = (code.at(scratch, WORD64(place)) for place in (0, 64 * deep, 96 * deep))
-        store_operands(code, held, kinds, k_blocks, _factors(words), left, again=False)
+        store_operands(code, held, (kinds[0], kinds[1]), k_blocks, _factors(words), left, again=False)
         _store_sums(words, code, left, right, deep, room)
         with code.loop(WORD64(held)) as number:
             addend = b.add(number, WORD64(held + 3 * k_blocks))
@@ -92,17 +92,14 @@ def _column(code: OperationCode, room: Any, number: Any) -> Lanes:
 
 def _multiply(
     asm: RingAssembler,
-    mods: Mods,
-    kinds: tuple[str, str],
+    kinds: tuple[str, ...],
     k_blocks: int,
     result: str,
     operands: tuple[tuple[Operand, ...], ...],
 ) -> None:
     """Append an mma of D, A, B and C."""
     d, a, b, c = operands
-    half, held = ("f16x2", 2) if result == "f16" else ("b32", 4)
-    if [len(a), len(b), len(c), len(d)] != [2 * k_blocks, k_blocks, held, held]:
-        raise mods.unsupported("wrong number of registers for its shape and types")
+    half = "f16x2" if result == "f16" else "b32"
     rows = []
     for kind, items in zip(kinds, (a, b), strict=True):
         rows += [asm.source(item, f"{kind}x2" if kind in ("f16", "bf16") else "b32") for item in items]
@@ -112,30 +109,26 @@ def _multiply(
 
 
 @algebraic("mma")
-def _mma(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
-    if "s32" in mods.left:
+def _mma(asm: RingAssembler, instruction: Instruction, form: WarpProduct) -> bool:
+    result, *kinds = form.types[:3]
+    if result == "s32":
         return False
-    kinds, k_blocks, result = product_shape(instruction, mods)
+    if result == "f64":
+        raise asm.unsupported("these operand types are not modelled in a ring")
     d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
-    _multiply(asm, mods, kinds, k_blocks, result, (d, a, b, c))
+    _multiply(asm, tuple(kinds), form.k_blocks, result, (d, a, b, c))
     return True
 
 
-@algebraic("wmma")
-def _wmma(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
+@algebraic("wmma.mma")
+def _wmma(asm: RingAssembler, instruction: Instruction, form: WmmaProduct) -> bool:
     """Two products of 8 columns each, as :mod:`warpsan.semantics.wmma` has them."""
-    if "mma" not in mods.left:
-        return False
-    kinds = [name for name in mods.left if name in ("f16", "bf16", "f32", "tf32", "f64", "s32")]
-    if "m16n16k16" not in mods.left or kinds not in (["f32", "f32"], ["f16", "f16"], ["f32", "bf16", "bf16", "f32"]):
-        raise mods.unsupported("these operand types are not modelled in a ring")
-    kind, result = "bf16" if "bf16" in kinds else "f16", kinds[0]
     d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
-    held = 2 if result == "f16" else 4
+    held = 2 if form.types[0] == "f16" else 4
     for half in range(2):
         part = slice(held * half, held * half + held)
         operands = d[part], a[:4], b[2 * half : 2 * half + 2], c[part]
-        _multiply(asm, mods, (kind, kind), 2, result, operands)
+        _multiply(asm, (form.kind, form.kind), 2, form.types[0], operands)
     return True
 
 
