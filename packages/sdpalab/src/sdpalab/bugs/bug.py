@@ -44,6 +44,8 @@ class Family(str, Enum):
     """The backward pass: delta, the recomputed P, its masks, the sums of dQ, dK and dV."""
     ALIGNMENT = "alignment"
     """The bottom-right alignment, another head dimension of V, and the merge of splits of the keys."""
+    LAYOUT = "layouts"
+    """Packed sequences, and pages of a cache."""
     LSE = "log-sum-exp"
     """A wrong log-sum-exp of a shipped kernel beside a right output."""
     SYNCHRONISATION = "synchronisation"

@@ -20,6 +20,7 @@ from sdpalab.bugs import (
     lengths,
     lse,
     masks,
+    packed,
     precision,
     sinks,
     softmax,
@@ -32,7 +33,7 @@ from sdpalab.bugs.bug import Bug
 
 __all__ = ["BUGS", "IN_PYTHON"]
 
-_OF_FEATURES = (windows, caps, lengths, masks, alibi, sinks, alignment)
+_OF_FEATURES = (windows, caps, lengths, masks, alibi, sinks, alignment, packed)
 """Bugs on problems with :data:`sdpalab.scoring.FEATURES`."""
 _OF_GRADIENTS = (gradients, gradient_masks, gradient_sums)
 _FILES = (

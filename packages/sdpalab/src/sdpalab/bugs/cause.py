@@ -21,6 +21,8 @@ class Cause(str, Enum):
     GROUP = "dK and dV are not the sums over the query heads of their group"
     HEADS = "heads or batches are mixed up"
     LAYOUT = "memory is read or written in another order of heads and rows"
+    SEQUENCES = "rows of another sequence are read or written, or those of one are left out"
+    PAGES = "the block table or the pages of the cache are misread"
     OPERANDS = "Q, K and V are mixed up or not all read"
     RESCALE = "the error grows with the tile of keys: a rescale to the new maximum is lost or wrong"
     PADDING = "keys past the last one are counted"

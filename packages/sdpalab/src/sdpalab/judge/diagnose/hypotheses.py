@@ -15,6 +15,7 @@ from sdpalab.bugs.bug import Bug
 from sdpalab.bugs.catalogue import IN_PYTHON
 from sdpalab.bugs.cause import Cause
 from sdpalab.bugs.precision import WithoutScores
+from sdpalab.bugs.sequences import SequenceAttention
 from sdpalab.bugs.tiled import TiledAttention
 from sdpalab.bugs.variants import VARIANTS
 from sdpalab.judge.diagnose.workings import F64, TILES, Float64Attention
@@ -52,7 +53,11 @@ def hypotheses(w: Float64Attention) -> Iterator[Hypothesis]:
     for bug in (*IN_PYTHON, *VARIANTS):
         if not isinstance(bug.cause, Cause) or bug.cause in (*_FITTED, *_NO_OUTPUT) or bug.claims:
             continue
-        if isinstance(bug.edit, TiledAttention) and applies(bug, w.problem):
+        if not isinstance(bug.edit, TiledAttention) or not applies(bug, w.problem):
+            continue
+        if isinstance(bug.edit, SequenceAttention):
+            yield Hypothesis(bug.cause, bug.detail, w.run_on_buffers(bug.edit))
+        else:
             yield from _outputs(bug.cause, bug.detail, bug.edit, w)
 
 
@@ -63,8 +68,9 @@ def applies(bug: Bug, problem: Problem) -> bool:
 
 
 def _features(problem: Problem) -> set[str]:
-    """The problem's features, with the type of an ``attn_mask``."""
+    """The problem's features, with the type of an ``attn_mask``, and the lengths that a layout implies."""
     names = {name for name in problem.features if name != "attn_mask"}
+    names |= {name for name in ("kv_lengths", "q_lengths") if getattr(problem, name) is not None}
     return names | {problem.attn_mask.partition(":")[0]} if problem.attn_mask else names
 
 

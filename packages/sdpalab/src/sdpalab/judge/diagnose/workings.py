@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.inputs import Inputs, key_range, score_bias, visible_keys
+from sdpalab.inputs import Inputs, key_range, pack, score_bias, unpack, visible_keys
 from sdpalab.inputs.reference import finite
 from sdpalab.judge.parameters import arguments
 from sdpalab.judge.tensors import extra_tensor
@@ -87,6 +87,21 @@ class Float64Attention:
         total = total + self.sink_weight
         mean: F64 = weights @ self.v / np.where(total == 0.0, 1.0, total)
         return mean
+
+    def run_on_buffers(self, attention: Callable[..., Any]) -> F64:
+        """The output of an implementation for the problem's layout in float64, [B, H, Sq, D]."""
+        import torch
+
+        arrays = {
+            name: each if each.dtype == np.int32 else each.astype(np.float64)
+            for name, each in self.inputs.arrays.items()
+        }
+        buffers = pack(self.problem, arrays)
+        tensors = {name: torch.from_numpy(finite(array)) for name, array in buffers.items()}
+        q, k, v = (tensors.pop(name) for name in "qkv")
+        with torch.no_grad():
+            out = attention(q, k, v, **arguments(attention, self.problem, tensors)).numpy()
+        return unpack(self.problem, {"o": out})["o"]
 
     def run(self, attention: Callable[..., Any], most: int = sys.maxsize) -> F64:
         """The output of an implementation of :mod:`sdpalab.bugs` in float64, [B, H, Sq, D], on the first ``most``

@@ -90,18 +90,26 @@ def _reversed_heads(problem: Problem, inputs: Inputs) -> tuple[Problem, Inputs]:
     return problem, Inputs(**{name: np.ascontiguousarray(array) for name, array in flipped.items()})
 
 
-def _first_head(problem: Problem, inputs: Inputs) -> tuple[Problem, Inputs]:
-    group, first = problem.group, {}
-    keys, queries = (lengths and lengths[:1] for lengths in (problem.kv_lengths, problem.q_lengths))
-    alone = problem.with_(batch=1, heads=group, kv_heads=1, kv_lengths=keys, q_lengths=queries)
+def _entry(problem: Problem) -> slice:
+    """The first batch entry with a query."""
+    first = next((entry for entry, length in enumerate(problem.q_lengths or ()) if length), 0)
+    return slice(first, first + 1)
+
+
+def _head_alone(problem: Problem, inputs: Inputs) -> tuple[Problem, Inputs]:
+    """The first K/V head of a batch entry."""
+    group, entry, alone = problem.group, _entry(problem), {}
+    keys, queries = (lengths and lengths[entry] for lengths in (problem.kv_lengths, problem.q_lengths))
     for name, array in inputs.arrays.items():
         if name in ("kv_lengths", "q_lengths"):
-            first[name] = array[:1]
+            alone[name] = array[entry]
         elif name in ("alibi_slopes", "sinks"):
-            first[name] = array[:group]
+            alone[name] = array[:group]
         else:
-            first[name] = array[:1, : 1 if name in ("k", "v") else group]
-    return alone, Inputs(**{name: np.ascontiguousarray(array) for name, array in first.items()})
+            rows = array if len(array) == 1 else array[entry]
+            alone[name] = rows[:, : 1 if name in ("k", "v") else group]
+    smaller = problem.with_(batch=1, heads=group, kv_heads=1, kv_lengths=keys, q_lengths=queries)
+    return smaller, Inputs(**{name: np.ascontiguousarray(array) for name, array in alone.items()})
 
 
 RELATIONS = {
@@ -137,8 +145,8 @@ RELATIONS = {
             "a K/V head alone gives what it gives among others",
             False,
             lambda problem: problem.kv_heads > 1 or problem.batch > 1,
-            _first_head,
-            lambda out, problem: _everywhere(out[:1, : out.shape[1] // problem.kv_heads]),
+            _head_alone,
+            lambda out, problem: _everywhere(out[_entry(problem), : out.shape[1] // problem.kv_heads]),
         ),
     )
 }
