@@ -235,7 +235,7 @@ def test_empty_phases_keep_the_place_of_their_arrivals(seed: int) -> None:
             turn += 1
             place, times = int(draw.choice(ends)), int(draw.integers(1, 5))
             if draw.random() < 0.4:
-                other = event(layout.TRACE_REGISTERS, int(draw.integers(2)), turn, int(draw.integers(20)))
+                other = event(layout.TRACE_MEETING, int(draw.integers(2)), turn, int(draw.integers(20)))
                 counted[-1].append(other)
                 whole[-1].append(other)
                 continue
@@ -247,7 +247,7 @@ def test_empty_phases_keep_the_place_of_their_arrivals(seed: int) -> None:
         [
             [(cluster, words.tolist()) for cluster, words in step]
             for _, step in EventOrder(entry, program, events, together=True).steps()
-            if step[0][1][layout.EV_KIND] == layout.TRACE_REGISTERS
+            if step[0][1][layout.EV_KIND] == layout.TRACE_MEETING
         ]
         for events in (counted, whole)
     ]

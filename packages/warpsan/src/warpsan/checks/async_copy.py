@@ -14,13 +14,11 @@ import numpy as np
 from warpsan.checks.shadow import Shadow
 from warpsan.engine.machine import Machine
 from warpsan.engine.observer import Access, CompletionBarrier, Observer
-from warpsan.engine.selection import Array, Selection, count, indices
+from warpsan.engine.selection import Array, Selection, indices
 from warpsan.errors import StepLimit
-from warpsan.profile.tally import Tally
 from warpsan.ptx.ir import Instruction
 from warpsan.replay.mbarriers import Mbarriers
 from warpsan.report.hazard_log import HazardLog, conflicting_access_at
-from warpsan.report.hazards import ConflictingAccess
 
 __all__ = ["AsyncCheck"]
 
@@ -50,8 +48,8 @@ class AsyncCheck(Observer):
     A mark holds the number of an access: two accesses that read the same bytes remove only their own marks.
     """
 
-    def __init__(self, machine: Machine, log: HazardLog, tally: Tally) -> None:
-        self.machine, self.log, self.tally = machine, log, tally
+    def __init__(self, machine: Machine, log: HazardLog) -> None:
+        self.machine, self.log = machine, log
         self.flight = Shadow(len(machine.spaces["shared"].data), _GRANULE)
         self.flying: list[_PendingAccesses] = []
         self.numbers = 0
@@ -135,22 +133,6 @@ class AsyncCheck(Observer):
             what = f"touches {access.width} bytes of shared memory at offset {offset}, where an mbarrier is"
             usually = "usually a buffer that is too small; after mbarrier.inval the memory is free"
             self.log.add(self.machine, "mbarrier", instruction, int(indices(access.sel)[bad][0]), what, usually)
-
-    def misuse(
-        self,
-        kind: str,
-        sel: Selection,
-        instruction: Instruction,
-        what: str,
-        usually: str,
-        other: ConflictingAccess | None = None,
-    ) -> None:
-        """Record a misuse that a unit reports."""
-        self.log.add(self.machine, kind, instruction, int(indices(sel)[0]), what, usually, other)
-
-    def unwaited(self, sel: Selection, instruction: Instruction) -> None:
-        """Count copies that their lanes have not waited for."""
-        self.tally.unwaited[instruction.pc] += count(sel)
 
     def _place(self, mark: int) -> int:
         """The flight that a mark belongs to."""

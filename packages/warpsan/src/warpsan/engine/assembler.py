@@ -94,7 +94,8 @@ class Assembler:
     specials: dict[str, int] = field(default_factory=dict)
     temporaries: dict[tuple[int, int], int] = field(default_factory=dict)
     sums: dict[tuple[str, ...], int] = field(default_factory=dict)
-    product_sets: dict[tuple[tuple[str, ...], str], int] = field(default_factory=dict)
+    looks: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """For records that look at the registers of products, the instructions that use these."""
     lists: list[int] = field(default_factory=list)
     refused: dict[int, UnsupportedInstruction] = field(default_factory=dict)
     """Exceptions for lanes that reach a record, by its number."""

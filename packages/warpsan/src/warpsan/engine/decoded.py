@@ -30,7 +30,7 @@ from warpsan.ptx.ir import Entry, Instruction, Operand
 from warpsan.ptx.modifiers import Mods
 from warpsan.semantics.events import trace_instruction
 from warpsan.semantics.matrix import product_records
-from warpsan.semantics.warpgroup import look_at_sets, sets_used
+from warpsan.semantics.warpgroup import look_at_sets
 
 __all__ = ["Decoded", "decode"]
 
@@ -65,6 +65,8 @@ class Decoded:
         number.
     uses : dict of int to tuple of (str, str)
         The registers of a record that may be undefined, with the role of each, by the number of the record.
+    looks : dict of int to tuple of int
+        The instructions whose use of products' registers a record looks at, by the number of the record.
     sites : dict of int to Instruction
         In a ring, the instruction of each record that ends the run because it is not algebraic.
     host_calls : tuple of HostCall
@@ -87,6 +89,7 @@ class Decoded:
     refused: dict[int, UnsupportedInstruction]
     places: dict[int, int]
     uses: dict[int, tuple[tuple[str, str], ...]]
+    looks: dict[int, tuple[int, ...]]
     sites: dict[int, Instruction]
     host_calls: tuple[HostCall | WatchedAccess, ...]
     origins: Origins
@@ -161,6 +164,7 @@ def decode(
         asm.refused,
         asm.places | {len(asm.records) + pc: pc for pc in range(len(entry.instructions))},
         asm.uses,
+        asm.looks,
         asm.sites if isinstance(asm, RingAssembler) else {},
         tuple(asm.host_calls),
         asm.origins,
@@ -226,7 +230,7 @@ def _block(
             for instruction in instructions_of(item):
                 if instruction.guard is not None and _uses(instruction, products):
                     asm.begin(instruction)
-                    look_at_sets(asm, sets_used(asm, instruction))
+                    look_at_sets(asm, (instruction,))
                 if follows:
                     follow_undefined(asm, instruction, undefined)
                 if asm.traced:
@@ -293,15 +297,13 @@ def _products(asm: Assembler, group: MmaGroup) -> None:
 def _look_at_products(asm: Assembler, basic: BasicBlock, first: int, products: frozenset[str]) -> None:
     """Append one check of the registers that instructions from ``first`` on share with products, up to the next
     wgmma.fence: products begin and end only between blocks. Guarded instructions have their own checks."""
-    sets = 0
+    users: list[Instruction] = []
     for item in basic.items[first:]:
         if isinstance(item, Instruction) and _is_fence(item):
             break
-        for instruction in instructions_of(item):
-            if instruction.guard is None and _uses(instruction, products):
-                sets |= sets_used(asm, instruction)
+        users += [each for each in instructions_of(item) if each.guard is None and _uses(each, products)]
     asm.guard = 0
-    look_at_sets(asm, sets)
+    look_at_sets(asm, users)
 
 
 def _is_fence(instruction: Instruction) -> bool:

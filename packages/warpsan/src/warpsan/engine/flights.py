@@ -14,7 +14,6 @@ from warpsan.engine.hazards import note_reached, note_unwritten
 from warpsan.engine.layout import (
     ASYNC,
     AT_UNIT,
-    CLUSTER_RULE,
     IN_FLIGHT,
     IN_SHARED,
     NOT_READABLE,
@@ -400,5 +399,5 @@ def others_know(context: Context) -> int:
                 latest = max(latest, vector_of(context, warps * cta + warp)[actor])
             if time > latest:
                 current_instruction(context, 0)  # an instruction of another warp
-                return suspect(context, AT_UNIT, 0, CLUSTER_RULE)
+                return suspect(context, AT_UNIT, 0, RACE)
     return 0

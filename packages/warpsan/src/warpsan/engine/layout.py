@@ -28,6 +28,11 @@ NOTHING_CAN_RUN = "nothing can run"
 """Reason of a launch's end: all threads wait, most likely for each other or for blocks that have not begun."""
 DONE = 0
 """An operation is done."""
+NO_MAP_BOX, NO_DESCRIPTOR = -2, -3
+"""With the status ``UNMODELLED``, behind the pc in the scratch: a swizzled box that is not modelled, a descriptor with
+a base offset, or else the type of elements that a reduction does not combine, as in ``MAP_KIND``."""
+LEFT_OUT = 1
+"""A lane is left out of an operation, because of a hazard that has a row."""
 GIVE_UP = 2
 """First of the statuses that end the run; :data:`WHY` has their reasons."""
 WHY = (
@@ -41,13 +46,10 @@ WHY = (
     UNWRITTEN,
     "race",
     "asynchronous access",
-    "mbarrier rules",
     "too many in flight",
     "tensor map",
-    "wgmma rules",
-    "cluster rules",
+    "an operand that is not modelled",
     "branch index",
-    "registers of setmaxnreg",
     "counters where lanes of a warp wait apart",
     "an instruction that is not modelled",
     "a register that was never set",
@@ -56,11 +58,8 @@ WHY = (
     "calls within calls that are too deep",
     "too many releases",
 )
-(ILLEGAL, SPREAD, DIVERGENT, BROKEN_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, MBARRIER_RULE, FULL) = range(
-    2, 14
-)
-(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, APART, REFUSED, UNSET, NOT_ALGEBRAIC, EARLY_ACCESS) = range(14, 23)
-TOO_DEEP, LATE = 23, 24
+ILLEGAL, SPREAD, DIVERGENT, BROKEN_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, FULL = range(2, 13)
+TENSOR_MAP, UNMODELLED, INDEX, APART, REFUSED, UNSET, NOT_ALGEBRAIC, EARLY_ACCESS, TOO_DEEP, LATE = range(13, 23)
 
 FIRST_TIME, LAST_TIME = 64, 1 << 30
 """First and last time of the checks' clock. Numbers below ``FIRST_TIME`` are statuses. Times are 32 bits wide in
@@ -121,9 +120,8 @@ FORWARD, BACKWARD, DRAWN, TOGETHER = 0, 1, 2, 3
 
 # ---- what may be a hazard: int64 words -------------------------------------------------------------------------------
 
-IN_SHARED, IN_GLOBAL, IN_LOCAL, AT_RULE, AT_UNIT = range(5)
-"""Spaces in rows and events; further values are an instruction that may break a rule, and one beside which another may
-have broken a rule."""
+IN_SHARED, IN_GLOBAL, IN_LOCAL, AT_UNIT = range(4)
+"""Spaces in rows and events; the last value is an instruction beside which another may have broken a rule."""
 
 SUSPECT_WORDS, MOST_SUSPECTS, SUSPECTS_OF_RECORD = 4, 1 << 16, 512
 SU_RECORD, SU_SPACE, SU_GRANULE, SU_CLUSTER = range(4)
@@ -136,11 +134,11 @@ EV_KIND, EV_WORDS, EV_WARP, EV_MASK, EV_PLACE, EV_TURN = range(6)
 which all warps at a block run it."""
 EVENT_WORDS = 9
 TRACE_CLUSTER, TRACE_ACCESS, TRACE_ARRIVAL, TRACE_EXIT, TRACE_MEETING, TRACE_LANDING = range(6)
-TRACE_STEP, TRACE_ADVANCE, TRACE_REGISTERS, TRACE_MAP, TRACE_PHASE = 7, 8, 9, 10, 11
+TRACE_STEP, TRACE_ADVANCE, TRACE_MAP, TRACE_PHASE = 7, 8, 9, 10
 TRACE_FENCE = -1
-"""Kinds of events: an instruction of :mod:`.steps`; landing of asynchronous operations of one instruction; a use of
-registers of products; a read of a tensor map that a kernel may change; phases of a barrier that order nothing
-(:mod:`.empty_phases`); a fence of tensor maps, after the accesses of its instruction."""
+"""Kinds of events: an instruction of :mod:`.steps`; landing of asynchronous operations of one instruction; a read
+of a tensor map that a kernel may change; phases of a barrier that order nothing (:mod:`.empty_phases`); a fence of
+tensor maps, after the accesses of its instruction."""
 EV_MAP, EV_DESCRIPTOR = 6, 9
 """For a tensor map: its place in global memory, and its bytes after the other words."""
 EV_NAME, EV_THREADS, EV_WAITS = 6, 7, 8
@@ -187,8 +185,9 @@ NO_PHASE = -1
 # ---- an mbarrier -----------------------------------------------------------------------------------------------------
 
 MOST_MBARRIERS = 64
-SPENT = 2
-"""``valid`` of an mbarrier that all threads have dropped out of; 1 for others, 0 for none."""
+SPENT, ENDED = 2, 3
+"""``valid`` of an mbarrier that all threads have dropped out of, and of one that is invalid again; 1 for others, 0 for
+none."""
 
 # ---- a bulk copy in flight -------------------------------------------------------------------------------------------
 

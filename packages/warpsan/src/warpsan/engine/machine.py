@@ -50,9 +50,6 @@ class AsyncUnit:
     def exited(self) -> None:
         """Threads have exited: lanes that waited only for them continue."""
 
-    def check_drained(self) -> None:
-        """Raise Deadlock if lanes still wait and nothing can run."""
-
 
 class Machine:
     """Registers, special registers and memory of ``n_cta`` CTAs that run side by side.

@@ -1,14 +1,13 @@
 """mbarriers, their phases and the lanes that wait for them: machine code (:mod:`~warpsan.engine.translate`).
 
-The rules are those of :mod:`warpsan.replay.mbarriers`. A broken rule, or a use of an mbarrier by a warp that does not
-come after its initialisation, is a suspicion; some broken rules end the run, because native code cannot continue.
+An mbarrier's state is kept here; its eight bytes in shared memory are opaque. A phase is complete when no arrivals and
+no bytes are pending (PTX ISA, "mbarrier"). A use by a warp that does not come after the initialisation is a suspicion.
 """
 
 from __future__ import annotations
 
 from warpsan.engine.clocks import (
     comes_before,
-    first_of_cluster,
     join_vector,
     observed_vector,
     publish,
@@ -19,14 +18,15 @@ from warpsan.engine.clocks import (
 )
 from warpsan.engine.context import Context
 from warpsan.engine.flights import doubt, mark_mbarrier, touch_remote, unmark_mbarrier
+from warpsan.engine.hazards import add_hazard, hazard_row
 from warpsan.engine.initialised import initialised_by
 from warpsan.engine.lane_order import acquire_by_lanes, arrive_lanes
 from warpsan.engine.layout import (
     AT_MBARRIER,
+    ENDED,
     EVERY_LANE,
     FULL,
-    ILLEGAL,
-    MBARRIER_RULE,
+    LEFT_OUT,
     MOST_MBARRIERS,
     RACE,
     READY,
@@ -35,14 +35,24 @@ from warpsan.engine.layout import (
 )
 from warpsan.engine.memory import MbarrierState, Record
 from warpsan.engine.recorded import is_recorded, record_shared
+from warpsan.engine.rules import (
+    ARRIVALS_OF_INIT,
+    COMPLETES_PHASE,
+    INITIALISED_AGAIN,
+    MORE_ARRIVALS,
+    MORE_BYTES,
+    MORE_DROPS,
+    NO_MBARRIER,
+    TOO_MANY_BYTES,
+)
 from warpsan.engine.structs import Ptr, i64
-from warpsan.engine.suspects import broken_rule, current_instruction
+from warpsan.engine.suspects import current_instruction
 from warpsan.engine.tags import shared_tag
 from warpsan.engine.traffic import count_shared
+from warpsan.engine.unit_addresses import check_shared, cta_of, offset_of
 from warpsan.engine.watch import mark_written, write_shared
 from warpsan.engine.watch.releases import take_rows
 from warpsan.engine.words import fill, load32, load64, store32, store64
-from warpsan.host.memory import RANK_SHIFT
 
 __all__ = [
     "acquire_observed",
@@ -50,49 +60,24 @@ __all__ = [
     "arrive_at",
     "arrive_in_order",
     "begin_mbarrier",
+    "break_mbarrier_rule",
     "bytes_came",
     "bytes_counted",
+    "check_arrivals",
     "count_arrivals",
     "count_bytes",
-    "cta_alive",
-    "cta_of",
     "end_mbarrier",
     "is_remote",
     "mbarrier_at",
     "mbarrier_instruction",
-    "offset_of",
+    "named_mbarrier",
     "pass_on",
     "try_complete_phase",
     "use_mbarrier",
     "vectors_of",
 ]
 
-_LOW = (1 << RANK_SHIFT) - 1
 _MOST = (1 << 20) - 1
-
-
-def cta_of(context: Context, address: int) -> int:
-    """The CTA whose shared memory contains an address of shared::cluster; -1 if there is none."""
-    rank, own = address >> RANK_SHIFT, context.current_warp.cta
-    if rank == 0:
-        return own
-    if rank < 0 or rank > context.cluster_size:
-        return -1
-    return first_of_cluster(context, own) + rank - 1
-
-
-def offset_of(address: int) -> int:
-    """The offset of an address of shared::cluster in its CTA."""
-    return address & _LOW
-
-
-def cta_alive(context: Context, cta: int) -> int:
-    """Whether a CTA has threads that have not exited."""
-    warps = context.warp_count
-    for k in range(warps):
-        if context.warps[warps * cta + k].live != 0:
-            return 1
-    return 0
 
 
 def mbarrier_at(context: Context, cta: int, offset: int) -> MbarrierState:
@@ -101,9 +86,29 @@ def mbarrier_at(context: Context, cta: int, offset: int) -> MbarrierState:
         entry = context.mbarriers[MOST_MBARRIERS * cta + k]
         if entry.valid == 0:
             return MbarrierState(0)
-        if entry.offset == offset:
+        if entry.offset == offset and entry.valid != ENDED:
             return entry
     return MbarrierState(0)
+
+
+def named_mbarrier(context: Context, lane: int, address: int) -> int:
+    """The mbarrier at an address of a lane of the current warp; below 64 if there is none, as in
+    :mod:`.unit_addresses`."""
+    status = check_shared(context, lane, address, 8, 8)
+    if status != 0:
+        return status
+    entry = mbarrier_at(context, cta_of(context, address), offset_of(address))
+    if entry != 0:
+        return entry.address
+    status = break_mbarrier_rule(context, NO_MBARRIER, 1 << lane, offset_of(address))
+    return status if status != 0 else LEFT_OUT
+
+
+def break_mbarrier_rule(context: Context, rule: int, lanes: int, offset: int) -> int:
+    """Lanes of the current warp break a rule of the mbarrier at an offset. Returns a status."""
+    row = hazard_row(context, context.current_record, rule, lanes)
+    row.offset = offset
+    return add_hazard(context, row)
 
 
 # ---- the checks ------------------------------------------------------------------------------------------------------
@@ -177,16 +182,21 @@ def begin_mbarrier(registers: int, record: Record, mask: int, context: Context) 
             continue
         address = load64(registers + record.operands[0] + 8 * lane) + record.operands[1]
         count = load32(registers + record.operands[2] + 4 * lane) & 0xFFFFFFFF
-        cta, offset = cta_of(context, address), offset_of(address)
-        legal = cta >= 0 and offset & 7 == 0 and offset <= context.shared_limit - 8
-        entry = mbarrier_at(context, cta, offset) if legal else MbarrierState(0)
-        # A repeated initialisation: in the middle of a phase, it is a suspicion.
-        wrong = entry != 0 or count < 1 or count > _MOST
-        status = broken_rule(context, MBARRIER_RULE if legal else ILLEGAL) if wrong or not legal else 0
+        status = check_shared(context, lane, address, 8, 8)
+        if status == LEFT_OUT:
+            continue
         if status != 0:
             return status
-        if not legal:
-            continue
+        cta, offset = cta_of(context, address), offset_of(address)
+        entry = mbarrier_at(context, cta, offset)
+        if entry != 0 and is_in_phase(context, entry):
+            status = break_mbarrier_rule(context, INITIALISED_AGAIN, 1 << lane, offset)
+        if status == 0 and (count < 1 or count > _MOST):
+            hazard = hazard_row(context, context.current_record, ARRIVALS_OF_INIT, 1 << lane)
+            hazard.found = count
+            status = add_hazard(context, hazard)
+        if status != 0:
+            return status
         count = max(count, 1)
         if entry != 0 and context.checked != 0:
             unmark_mbarrier(context, cta, offset)
@@ -211,6 +221,18 @@ def begin_mbarrier(registers: int, record: Record, mask: int, context: Context) 
     return 0
 
 
+def is_in_phase(context: Context, entry: MbarrierState) -> int:
+    """Whether an mbarrier is in the middle of a phase, or lanes wait for it."""
+    if entry.pending != entry.expected or entry.pending_bytes != 0:
+        return 1
+    for number in range(context.warp_count * context.cta_count):
+        state = context.warps[number]
+        for k in range(state.path_count):
+            if state.paths[k].status == AT_MBARRIER and state.paths[k].mbarrier == entry:
+                return 1
+    return 0
+
+
 def free_mbarrier(context: Context, cta: int) -> MbarrierState:
     """Allocate another mbarrier of a CTA; 0 if there is no space."""
     first = MOST_MBARRIERS * cta
@@ -232,52 +254,65 @@ def arrive_at(registers: int, record: Record, mask: int, context: Context) -> in
     place, shift = record.operands[0], record.operands[1]
     mbarrier_instruction(context, registers, place, shift, mask, record.operands[4])
     while left != 0:
-        entry = MbarrierState(0)
-        total = 0
+        entry, total, came, many = MbarrierState(0), 0, 0, 0
         for lane in range(32):
             if left >> lane & 1 == 0:
                 continue
-            row = registers + record.operands[0]
-            address = load64(row + 8 * lane) + record.operands[1]
-            many = load32(registers + record.operands[2] + 4 * lane) & 0xFFFFFFFF
-            cta = cta_of(context, address)
-            mine = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else MbarrierState(0)
-            if mine == 0 or cta_alive(context, cta) == 0:
-                status = broken_rule(context, MBARRIER_RULE)
-                if status != 0:
-                    return status
-            if mine == 0:  # this lane is left out
+            found = named_mbarrier(context, lane, load64(registers + place + 8 * lane) + shift)
+            if found < 64:
                 left = left & ~(1 << lane)
-                continue
+                if found == LEFT_OUT:
+                    continue
+                return found
             if entry == 0:
-                entry = mine
-            if mine != entry:
+                entry = MbarrierState(found)
+            if found != entry.address:
                 continue
-            left = left & ~(1 << lane)
+            left, came = left & ~(1 << lane), came | 1 << lane
             if token >= 0:  # tokens as if the lanes came one after the other
                 state = entry.phase << 32 | max(0, entry.pending - total)
                 store64(registers + token + 8 * lane, state)
-            if record.operands[3]:
-                entry.pending_bytes += many
-                total += 1
-            else:
-                total += many
+            more = load32(registers + record.operands[2] + 4 * lane) & 0xFFFFFFFF
+            total += 1 if record.operands[3] else more
+            many += more if record.operands[3] else 0
         if entry == 0:
             continue
-        pending, expected = entry.pending, entry.expected
         status = use_mbarrier(context, entry)
-        wrong = total > pending or entry.pending_bytes > _MOST or (drops and total > expected)
-        ends = total == pending and record.operands[8]
-        if status == 0 and (wrong or ends):
-            status = broken_rule(context, MBARRIER_RULE)
+        entry.pending_bytes += many
+        if status == 0:
+            status = check_arrivals(context, entry, came, total, drops, record.operands[8])
         if status != 0:
             return status
         if context.checked != 0:
-            arrive_in_order(context, entry, mask, record.operands[5])
+            arrive_in_order(context, entry, came, record.operands[5])
         if drops:
-            entry.expected = max(expected - total, 0)
+            entry.expected = max(entry.expected - total, 0)
         count_arrivals(context, entry, total)
     return 0
+
+
+def check_arrivals(context: Context, entry: MbarrierState, lanes: int, total: int, drops: int, incomplete: int) -> int:
+    """Lanes of the current warp arrive ``total`` times at an mbarrier, and drop out of later phases or not; of
+    ``incomplete`` arrivals, none may be the last. Returns a status."""
+    expected, status = entry.expected, 0
+    if entry.pending_bytes > _MOST:
+        status = break_mbarrier_rule(context, TOO_MANY_BYTES, lanes, entry.offset)
+    if status == 0 and drops and total > expected:
+        row = hazard_row(context, context.current_record, MORE_DROPS, lanes)
+        row.offset = entry.offset
+        row.found = total
+        row.expected = expected
+        status = add_hazard(context, row)
+    if status == 0 and total > entry.pending:
+        row = hazard_row(context, context.current_record, MORE_ARRIVALS, lanes)
+        row.offset = entry.offset
+        row.found = total
+        row.expected = entry.pending
+        row.limit = max(expected - total, 0) if drops else expected
+        status = add_hazard(context, row)
+    if status == 0 and incomplete and total == entry.pending and total > 0:
+        status = break_mbarrier_rule(context, COMPLETES_PHASE, lanes, entry.offset)
+    return status
 
 
 def count_arrivals(context: Context, entry: MbarrierState, total: int) -> None:
@@ -299,22 +334,20 @@ def count_bytes(registers: int, record: Record, mask: int, context: Context) -> 
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
-        address = load64(registers + row + 8 * lane) + shift
         many = load32(registers + record.operands[2] + 4 * lane) & 0xFFFFFFFF
-        cta = cta_of(context, address)
-        entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else MbarrierState(0)
-        status = 0
-        if entry == 0 or cta_alive(context, cta) == 0:
-            status = broken_rule(context, MBARRIER_RULE)
-            if status == 0 and entry == 0:
-                continue
-        if status == 0:
-            status = use_mbarrier(context, entry)
+        found = named_mbarrier(context, lane, load64(registers + row + 8 * lane) + shift)
+        if found == LEFT_OUT:
+            continue
+        if found < 64:
+            return found
+        entry = MbarrierState(found)
+        status = use_mbarrier(context, entry)
         if status == 0 and record.operands[3] == 0:
-            status = bytes_came(context, entry, many)
+            status = bytes_came(context, entry, many, lane)
         elif status == 0:
             entry.pending_bytes += many
-            status = broken_rule(context, MBARRIER_RULE) if entry.pending_bytes > _MOST else 0
+            if entry.pending_bytes > _MOST:
+                status = break_mbarrier_rule(context, TOO_MANY_BYTES, 1 << lane, entry.offset)
         if status != 0:
             return status
     return 0
@@ -327,15 +360,15 @@ def end_mbarrier(registers: int, record: Record, mask: int, context: Context) ->
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
-        address = load64(registers + row + 8 * lane) + shift
-        cta, offset = cta_of(context, address), offset_of(address)
-        entry = mbarrier_at(context, cta, offset) if cta >= 0 else MbarrierState(0)
-        status = use_mbarrier(context, entry) if entry != 0 else broken_rule(context, MBARRIER_RULE)
+        found = named_mbarrier(context, lane, load64(registers + row + 8 * lane) + shift)
+        if found == LEFT_OUT:
+            continue
+        status = use_mbarrier(context, MbarrierState(found)) if found >= 64 else found
         if status != 0:
             return status
-        if entry == 0:
-            continue
-        entry.offset = -1
+        entry = MbarrierState(found)
+        cta, offset = entry.cta, entry.offset
+        entry.valid = ENDED
         if context.checked != 0:
             unmark_mbarrier(context, cta, offset)
             store64(context.scratch + SCRATCH_PLACES, offset)
@@ -343,18 +376,23 @@ def end_mbarrier(registers: int, record: Record, mask: int, context: Context) ->
     return 0
 
 
-def bytes_came(context: Context, entry: MbarrierState, many: int) -> int:
-    """Bytes that an mbarrier counts are complete. Returns a status."""
+def bytes_came(context: Context, entry: MbarrierState, many: int, lane: int) -> int:
+    """Bytes that an mbarrier counts are complete, on behalf of a lane of the current warp. Returns a status."""
     entry.pending_bytes -= many
-    return bytes_counted(context, entry)
+    return bytes_counted(context, entry, lane)
 
 
-def bytes_counted(context: Context, entry: MbarrierState) -> int:
+def bytes_counted(context: Context, entry: MbarrierState, lane: int) -> int:
     """An mbarrier has counted a group of bytes that complete together. Returns a status."""
-    left = entry.pending_bytes
-    short = left < 0 and entry.pending == 0
-    entry.pending_bytes = 0 if short else left
-    status = broken_rule(context, MBARRIER_RULE) if short or left < -_MOST else 0
+    left, status = entry.pending_bytes, 0
+    if left < -_MOST:
+        status = break_mbarrier_rule(context, TOO_MANY_BYTES, 1 << lane, entry.offset)
+    if status == 0 and left < 0 and entry.pending == 0:
+        entry.pending_bytes = 0
+        row = hazard_row(context, context.current_record, MORE_BYTES, 1 << lane)
+        row.offset = entry.offset
+        row.found = -left
+        status = add_hazard(context, row)
     try_complete_phase(context, entry)
     return status
 

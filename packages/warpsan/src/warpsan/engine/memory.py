@@ -73,7 +73,7 @@ class MbarrierState(NativeStruct):
     """An mbarrier of a CTA."""
 
     offset: i64
-    valid: i64  # SPENT if all threads have dropped out of it, 1 for others; 0: no mbarrier
+    valid: i64  # SPENT if all threads have dropped out of it, ENDED after its end, 1 for others; 0: no mbarrier
     expected: i64
     pending: i64
     pending_bytes: i64
@@ -97,6 +97,7 @@ class HazardRow(NativeStruct):
     width: i64
     expected: i64  # numbers in the text of the rule
     found: i64
+    limit: i64
     other_pc: i64  # the instruction of the conflicting access; -1: none
     other_lanes: i64
     other_warp: i64
@@ -200,7 +201,8 @@ class ProductInFlight(NativeStruct):
     b: i64
     keep: i64  # whether sums continue
     time: i64  # of its issue, for the checks
-    unused: Ptr[i64] = inline(2)  # fragments begin at a multiple of 64 bytes, and so do products
+    pc: i64
+    unused: i64  # fragments begin at a multiple of 64 bytes, and so do products
     fragments: Ptr[i64] = inline(4 * 4 * 16)  # the A fragments of four warps
 
 

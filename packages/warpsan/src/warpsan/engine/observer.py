@@ -11,7 +11,6 @@ from warpsan.checks.orders import BARRIER, MemoryOrder
 from warpsan.engine.selection import Array, Indices, Mask, Selection, indices, subset
 from warpsan.host.memory import Space
 from warpsan.ptx.ir import Instruction
-from warpsan.report.hazards import ConflictingAccess
 
 __all__ = ["Access", "CompletionBarrier", "Observer"]
 
@@ -77,12 +76,6 @@ class CompletionBarrier:
 
 class Observer:
     """Base of the checks: a method for each event of a running machine. Each check overrides the methods it needs."""
-
-    records_faults = False
-    """Whether it records illegal accesses. Without such an observer, they end the launch."""
-
-    def fault(self, kind: str, access: Access) -> None:
-        """Accesses that were suppressed: ``kind`` is ``out-of-bounds`` or ``misaligned``; they have no ``index``."""
 
     def load(self, access: Access) -> None:
         """Accesses about to be read."""
@@ -158,23 +151,6 @@ class Observer:
 
     def forget(self, key: Hashable, ctas: Mask) -> None:
         """A barrier's phase is complete for these CTAs of the chunk: ``key`` is reset."""
-
-    def misuse(
-        self,
-        kind: str,
-        sel: Selection,
-        instruction: Instruction,
-        what: str,
-        usually: str,
-        other: ConflictingAccess | None = None,
-    ) -> None:
-        """A broken rule; ``what`` and ``usually`` are parts of the message.
-
-        If another access conflicts, ``what`` contains ``{other}`` as its place.
-        """
-
-    def unwaited(self, sel: Selection, instruction: Instruction) -> None:
-        """These lanes have issued asynchronous copies, and ended without a wait for them."""
 
     def finish(self) -> None:
         """A chunk of CTAs has run to its end."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from warpsan.engine.context import Context
-from warpsan.engine.layout import MBARRIER_RULE
-from warpsan.engine.mbarriers import cta_of, mbarrier_at, mbarrier_instruction, offset_of, pass_on, use_mbarrier
+from warpsan.engine.layout import LEFT_OUT
+from warpsan.engine.mbarriers import break_mbarrier_rule, mbarrier_instruction, named_mbarrier, pass_on, use_mbarrier
 from warpsan.engine.memory import MbarrierState, Record
-from warpsan.engine.suspects import broken_rule
+from warpsan.engine.rules import OLD_PHASE
 from warpsan.engine.words import load32, load64, store32
 
 __all__ = ["test_phase"]
@@ -24,15 +24,13 @@ def test_phase(registers: int, record: Record, mask: int, context: Context) -> i
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
-        address = load64(row + 8 * lane) + shift
-        cta = cta_of(context, address)
-        entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else MbarrierState(0)
-        if entry == 0:  # no phase to wait for
+        found = named_mbarrier(context, lane, load64(row + 8 * lane) + shift)
+        if found == LEFT_OUT:  # no phase to wait for
             store32(result, load32(result) | 1 << lane)
-            status = broken_rule(context, MBARRIER_RULE)
-            if status != 0:
-                return status
             continue
+        if found < 64:
+            return found
+        entry = MbarrierState(found)
         status = use_mbarrier(context, entry)
         if status != 0:
             return status
@@ -41,7 +39,7 @@ def test_phase(registers: int, record: Record, mask: int, context: Context) -> i
             phase = load64(asked + 8 * lane) >> 32 & 0xFFFFFFFF
         else:  # the present phase, or the one before
             phase = now if load32(asked + 4 * lane) & 1 == now & 1 else now - 1
-        status = broken_rule(context, MBARRIER_RULE) if phase < now - 1 else 0
+        status = break_mbarrier_rule(context, OLD_PHASE, 1 << lane, entry.offset) if phase < now - 1 else 0
         if status != 0:
             return status
         if phase >= now:

@@ -1,7 +1,6 @@
 """wgmma: convergence of warps, products in flight and their waits: machine code (:mod:`~warpsan.engine.translate`).
 
-The rules are those of :mod:`warpsan.replay.warpgroups` and :mod:`~warpsan.replay.wgmma`. While products are in flight,
-hidden rows of the registers hold the sums; in the late mode, the accumulators are poison.
+While products are in flight, hidden rows of the registers hold the sums; in the late mode, the accumulators are poison.
 """
 
 from __future__ import annotations
@@ -10,11 +9,9 @@ from warpsan.engine.clocks import completed, operation_time, set_floors, warps_o
 from warpsan.engine.context import Context
 from warpsan.engine.flights import read_chunks, reads_complete
 from warpsan.engine.layout import (
-    AT_UNIT,
     AT_WGMMA,
     END_WGMMA,
     FULL,
-    ILLEGAL,
     L_A,
     L_B,
     L_COLUMNS,
@@ -25,8 +22,6 @@ from warpsan.engine.layout import (
     L_MAJOR_A,
     L_MAJOR_B,
     L_MANY,
-    L_OTHERS,
-    L_OWN,
     L_PRODUCT,
     L_ROWS,
     L_SCALE,
@@ -38,19 +33,25 @@ from warpsan.engine.layout import (
     SCRATCH_A,
     SCRATCH_B,
     SCRATCH_CHUNKS,
-    SCRATCH_POISON,
     SCRATCH_RECORD,
-    WGMMA_RULE,
 )
 from warpsan.engine.memory import Block, Path, ProductInFlight, Record, Warp
 from warpsan.engine.parts import begin_wait
-from warpsan.engine.suspects import broken_rule, current_instruction, suspect
-from warpsan.engine.words import call_operation, copy, fill, load32, load64, store64
+from warpsan.engine.product_rules import (
+    bits_of,
+    check_operands,
+    check_placed,
+    check_registers,
+    place_chunks,
+    registers_in_flight,
+)
+from warpsan.engine.rules import USES_REGISTERS
+from warpsan.engine.suspects import current_instruction
+from warpsan.engine.words import call_operation, copy, fill, load32, load64
 
 __all__ = ["commit_products", "fence_products", "look_at_registers", "meet"]
 
 _EVERYONE = (1 << 32) - 1
-_ILLEGAL = 2
 
 
 def meet(context: Context, state: Warp, block: Block, part: Path, end: int) -> int:
@@ -68,7 +69,7 @@ def meet(context: Context, state: Warp, block: Block, part: Path, end: int) -> i
         waiting_part(context, first + k, block).status = READY
     if end == END_WGMMA:
         current_instruction(context, block.end_pc)
-        return issue(context, first, context.lists + 4 * block.end_a)
+        return issue(context, first, context.lists + 4 * block.end_a, block.end_pc)
     return wait(context, first, block.end_a)
 
 
@@ -97,22 +98,17 @@ def fence_products(registers: int, record: Record, mask: int, context: Context) 
     return 0
 
 
-def _bits(low: int, high: int) -> int:
-    """The bits of two words, the low one first."""
-    return low & 0xFFFFFFFF | high << 32
-
-
 def look_at_registers(registers: int, record: Record, mask: int, context: Context) -> int:
     """Registers of these sets (operands 0 and 1, as bits) are used: no product in flight may use them."""
-    state, sets = context.current_warp, _bits(record.operands[0], record.operands[1])
+    state, sets = context.current_warp, bits_of(record.operands[0], record.operands[1])
     state.touched_sets |= sets
-    if state.busy_sets & sets:
+    if state.busy_sets & sets and context.checked != 0:
         context.current_record = record
-        return suspect(context, AT_UNIT, 0, WGMMA_RULE)
+        return registers_in_flight(context, context.current, state.busy_sets & sets, mask, USES_REGISTERS)
     return 0
 
 
-def issue(context: Context, first: int, words: int) -> int:
+def issue(context: Context, first: int, words: int, pc: int) -> int:
     """Put a product in flight; in the early mode, its result is ready at once. Returns a status."""
     size = context.register_bytes
     leader = context.warps[first]
@@ -122,6 +118,7 @@ def issue(context: Context, first: int, words: int) -> int:
     entry = context.products[MOST_PRODUCTS * (first // 4) + count]
     leader.product_count = count + 1
     entry.words = words
+    entry.pc = pc
     entry.group = leader.product_groups
     registers = context.registers + size * first
     in_shared = load32(words + 4 * L_A) >= 0
@@ -130,27 +127,19 @@ def issue(context: Context, first: int, words: int) -> int:
         entry.a = load64(registers + load32(words + 4 * L_A))
     scale = load32(words + 4 * L_SCALE)
     keep = load32(registers + (scale & ~3)) & 1
+    entry.keep = keep ^ (1 if scale & 2 else 0)
+    status = check_operands(context, first, entry, words, keep) if context.checked != 0 else 0
+    if status == 0 and context.checked != 0:
+        status = announce(context, first, entry, words)
+    if status != 0:
+        return status
     for k in range(4):
         mine = registers + size * k
-        differ = 1 if load32(mine + (scale & ~3)) != (-1 if keep else 0) else 0
-        for lane in range(32):
-            if load64(mine + load32(words + 4 * L_B) + 8 * lane) != entry.b:
-                differ = 1
-            if in_shared and load64(mine + load32(words + 4 * L_A) + 8 * lane) != entry.a:
-                differ = 1
-        status = broken_rule(context, WGMMA_RULE) if differ else 0  # the first lane's count
-        if status != 0:
-            return status
         if in_shared == 0:
             for j in range(4):
                 target = entry.fragments + 128 * (4 * k + j)
                 copy(target, mine + load32(words + 4 * (L_FRAGMENTS + j)), 128)
         status = begin_sums(context, first + k, mine, words)
-        if status != 0:
-            return status
-    entry.keep = keep ^ (1 if scale & 2 else 0)
-    if context.checked != 0:
-        status = announce(context, first, entry, words)
         if status != 0:
             return status
     if context.early != 0:
@@ -169,7 +158,8 @@ def announce(context: Context, first: int, entry: ProductInFlight, words: int) -
     entry.time = time
     cta, chunks = first // context.warp_count, context.scratch + SCRATCH_CHUNKS
     if load32(words + 4 * L_A) >= 0:
-        status = place_legal(context, cta, entry.a, 64, load32(words + 4 * L_MAJOR_A), chunks)
+        placed = place_chunks(context, cta, entry.a, 64, load32(words + 4 * L_MAJOR_A), chunks)
+        status = check_placed(context, first, entry, placed, entry.a, load32(words + 4 * L_MAJOR_A), 4)
         if status != 0:
             return status
         for k in range(4):
@@ -177,18 +167,11 @@ def announce(context: Context, first: int, entry: ProductInFlight, words: int) -
             if status != 0:
                 return status
     columns = load32(words + 4 * L_COLUMNS)
-    status = place_legal(context, cta, entry.b, columns, load32(words + 4 * L_MAJOR_B), chunks)
+    placed = place_chunks(context, cta, entry.b, columns, load32(words + 4 * L_MAJOR_B), chunks)
+    status = check_placed(context, first, entry, placed, entry.b, load32(words + 4 * L_MAJOR_B), 1)
     if status != 0:
         return status
     return read_chunks(context, chunks, 2 * columns, cta, first, 4, async_actor, time)
-
-
-def place_legal(context: Context, cta: int, descriptor: int, rows: int, k_major: int, out: int) -> int:
-    """Place the chunks of an operand, all of which must be legal; as :func:`place_chunks`. Returns a status."""
-    placed = place_chunks(context, cta, descriptor, rows, k_major, out)
-    if placed == _ILLEGAL:
-        return broken_rule(context, ILLEGAL)
-    return 0 if placed else broken_rule(context, WGMMA_RULE)
 
 
 def complete(context: Context, first: int, entry: ProductInFlight, words: int) -> None:
@@ -208,12 +191,9 @@ def begin_sums(context: Context, number: int, registers: int, words: int) -> int
     """Another product uses a warp's registers; the first one takes the accumulators' values. Returns a status."""
     state = context.warps[number]
     if context.checked != 0:
-        own = _bits(load32(words + 4 * L_OWN), load32(words + 4 * (L_OWN + 1)))
-        others = _bits(load32(words + 4 * L_OTHERS), load32(words + 4 * (L_OTHERS + 1)))
-        if state.fenced == 0 or state.touched_sets & own or state.busy_sets & others:
-            status = broken_rule(context, WGMMA_RULE)
-            if status != 0:
-                return status
+        status = check_registers(context, number, words)
+        if status != 0:
+            return status
     hidden = registers + load32(words + 4 * L_HIDDEN)
     if begin_use(state, load32(words + 4 * L_SET)) == 1:
         for k in range(load32(words + 4 * L_MANY)):
@@ -293,7 +273,9 @@ def land(context: Context, first: int, entry: ProductInFlight) -> int:
     columns = load32(words + 4 * L_COLUMNS)
     chunks = scratch + SCRATCH_CHUNKS
     placed = place_chunks(context, cta, entry.b, columns, load32(words + 4 * L_MAJOR_B), chunks)
-    status = refused(context, placed)
+    status = 0  # with checks, the places have been checked at the issue
+    if context.checked == 0:
+        status = check_placed(context, first, entry, placed, entry.b, load32(words + 4 * L_MAJOR_B), 1)
     if status != 0:
         return status
     record.operands[0] = columns // 8
@@ -302,7 +284,8 @@ def land(context: Context, first: int, entry: ProductInFlight) -> int:
     call_operation(table[load32(words + 4 * L_LOAD_B)], 0, record, -1, context)
     if load32(words + 4 * L_A) >= 0:
         placed = place_chunks(context, cta, entry.a, 64, load32(words + 4 * L_MAJOR_A), chunks)
-        status = refused(context, placed)
+        if context.checked == 0:
+            status = check_placed(context, first, entry, placed, entry.a, load32(words + 4 * L_MAJOR_A), 4)
         if status != 0:
             return status
     for warp in range(4):
@@ -320,40 +303,3 @@ def land(context: Context, first: int, entry: ProductInFlight) -> int:
         if context.early != 0:
             write_sums(registers, words)
     return 0
-
-
-def refused(context: Context, placed: int) -> int:
-    """Whether a product cannot read chunks with this result of their placement. With checks, the fault is already
-    noted. Returns a status."""
-    if placed == 1 or context.checked != 0:
-        return 0
-    return broken_rule(context, ILLEGAL if placed == _ILLEGAL else WGMMA_RULE)
-
-
-def place_chunks(context: Context, cta: int, descriptor: int, rows: int, k_major: int, out: int) -> int:
-    """Place the chunks of an operand (:func:`warpsan.replay.matrix_descriptor.chunk_offsets`). Returns 2 if one is
-    illegal, and 0 if the descriptor is not modelled: its chunks are poison."""
-    modelled = descriptor >> 49 & 7 == 0
-    start, leading = (descriptor & 0x3FFF) << 4, (descriptor >> 16 & 0x3FFF) << 4
-    stride, mode = (descriptor >> 32 & 0x3FFF) << 4, descriptor >> 62 & 3
-    width = 16 if mode == 0 else 256 >> mode
-    across = width // 16
-    limit = context.shared_limit - 16
-    begin = context.shared + cta * context.shared_stride
-    poison, placed = context.scratch + SCRATCH_POISON, 1 if modelled else 0
-    for outer in range(rows // 8):
-        for half in range(2):
-            for inner in range(8):
-                if k_major:
-                    place = inner * width + outer * stride + half * (16 if mode else leading)
-                elif mode:
-                    place = outer % across * 16 + outer // across * leading + inner * width + half * stride
-                else:
-                    place = outer * stride + inner * 16 + half * leading
-                address = start + place
-                address = address ^ (address >> 7 & across - 1) << 4
-                legal = address >= 0 and address <= limit
-                there = legal and modelled
-                store64(out + 8 * (16 * outer + 8 * half + inner), begin + address if there else poison)
-                placed = placed if legal or not modelled else _ILLEGAL
-    return placed

@@ -83,7 +83,7 @@ class Repetition:
     def explained(self) -> bool:
         """Whether each suspicion has a hazard."""
         kinds, suspicions = {each.kind for each in self.shown}, self.suspicions
-        if suspicions.beside and not kinds & {"wgmma", "cluster"}:
+        if suspicions.beside and "cluster" not in kinds:
             return False
         return bool(kinds) and suspicions.pcs <= self.parties
 

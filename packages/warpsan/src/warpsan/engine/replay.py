@@ -16,19 +16,14 @@ from warpsan.engine.assembler import NotNative
 from warpsan.engine.communication import ctas_together
 from warpsan.engine.event_order import EventOrder, in_turns
 from warpsan.engine.event_step import EventStep, TracedAccess
-from warpsan.engine.machine import Machine
-from warpsan.engine.observer import Access, Observer
-from warpsan.engine.selection import WARP, Array, Indices, indices
+from warpsan.engine.selection import WARP, Array, Indices
 from warpsan.engine.steps import step_registers
 from warpsan.engine.still import StillFlow, still_machine
 from warpsan.errors import SimError
 from warpsan.host.memory import RANK_SHIFT, WORDS, Space
 from warpsan.host.setup import Setup, race_observers
-from warpsan.profile.tally import Tally
 from warpsan.ptx.ir import Instruction
 from warpsan.report.hazard_log import HazardLog
-from warpsan.report.illegal import FAULTS, illegal_access
-from warpsan.report.places import Places
 from warpsan.report.progress import WorkProgress
 
 __all__ = ["replay"]
@@ -66,8 +61,6 @@ def replay(
 
     Raises
     ------
-    IllegalAccess
-        For an illegal access of an instruction of :mod:`.steps`, without the ``memory`` check.
     SimError
         The exception in ``ending``.
     """
@@ -110,22 +103,6 @@ def _by_cluster(events: Array) -> dict[int, list[Array]]:
     return {first: in_turns(mine) for first, mine in by_cluster.items()}
 
 
-class _FaultCheck(Observer):
-    """Records illegal accesses of the instructions of :mod:`.steps`, which are not noted elsewhere."""
-
-    records_faults = True
-
-    def __init__(self, machine: Machine, log: HazardLog, places: Places) -> None:
-        self.machine, self.log, self.places = machine, log, places
-
-    def fault(self, kind: str, access: Access) -> None:
-        """Record it."""
-        instruction, rule = access.instruction, FAULTS.index(kind)
-        wording = illegal_access(self.places, rule, instruction, access.space.name, int(access.offset[0]), access.width)
-        lane = int(indices(access.sel)[0])
-        self.log.add(self.machine, kind, instruction, lane, wording.what, wording.advice, wording.other)
-
-
 class _Replay:
     """A machine that replays events."""
 
@@ -141,10 +118,7 @@ class _Replay:
     ) -> None:
         self.size, self.progress = ctas_together(setup), progress
         self.machine = still_machine(setup, space, ctas, watched)
-        tally = Tally(setup.entry, setup.program, 0, ctas, self.machine.warps, traffic=False)
-        self.machine.observers += race_observers(setup, self.machine, log, history, tally)
-        if "memory" in setup.checks:
-            self.machine.observers.append(_FaultCheck(self.machine, log, Places(setup, space)))
+        self.machine.observers += race_observers(setup, self.machine, log, history)
         self.flow = StillFlow(self.machine)
         self.copies: dict[int, tuple[Indices, list[Array | None]]] = {}
         """Copies in flight, by number: the lanes of their step, and the ticket of each observer."""
@@ -185,8 +159,6 @@ class _Replay:
             self.flow.execute(instruction, sel, step.lanes, values, cluster, int(event[layout.EV_OPERATION]))
         elif kind == layout.TRACE_MAP:
             self._read_maps(step.events, cluster)
-        elif kind == layout.TRACE_REGISTERS:
-            self.flow.use_registers(machine.entry.instructions[place], sel)
         elif kind == layout.TRACE_FENCE:
             for observer in machine.observers:
                 observer.tensor_map_fence(sel, machine.entry.instructions[place], None)

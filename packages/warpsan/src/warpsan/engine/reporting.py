@@ -114,7 +114,14 @@ def note_suspicions(
     found = hazards.rows(state.context.hazard_count)
     unwritten = any(each.rule in (rules.UNWRITTEN_READ, rules.STORED_UNSET) for each in found)
     stuck = status == layout.STUCK and all_resident(setup) is None
-    ends = stuck or status in (layout.TRAP, layout.STEPS, layout.TOO_DEEP, layout.INDEX, layout.REFUSED)
+    ends = stuck or status in (
+        layout.TRAP,
+        layout.STEPS,
+        layout.TOO_DEEP,
+        layout.INDEX,
+        layout.REFUSED,
+        layout.UNMODELLED,
+    )
     ends = ends or (status == layout.ILLEGAL and ends_illegally)
     if (status and not ends) or state.host.error is not None:
         return None
@@ -225,7 +232,7 @@ REPORTED = {
     for status in (
         *(layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK),
         *(layout.RACE, layout.ASYNC, layout.UNDEFINED, layout.BROKEN_RULE, layout.TRAP, layout.STEPS),
-        *(layout.MBARRIER_RULE, layout.WGMMA_RULE, layout.CLUSTER_RULE, layout.TENSOR_MAP),
+        *(layout.UNMODELLED, layout.TENSOR_MAP),
         *(layout.INDEX, layout.TOO_DEEP, layout.APART, layout.EARLY_ACCESS, layout.REFUSED),
     )
 }

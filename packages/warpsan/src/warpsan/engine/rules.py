@@ -31,3 +31,19 @@ PARTS_OF_WARP, PARTS_OF_BLOCK, ONE_IS_A_REDUCTION, THREADS_EXITED, TOO_MANY_ARRI
 
 ARRIVES_TWICE_IN_CLUSTER, WAITS_WITHOUT_ARRIVAL, REGISTERS_WOULD_SHRINK, REGISTERS_WOULD_GROW = range(32, 36)
 """For registers, ``expected`` is the requested number, and ``found`` that of the warp (:mod:`.waits`)."""
+
+# ---- mbarriers -------------------------------------------------------------------------------------------------------
+
+NO_MBARRIER, INITIALISED_AGAIN, ARRIVALS_OF_INIT, MORE_ARRIVALS, MORE_DROPS, COMPLETES_PHASE, MORE_BYTES = range(48, 55)
+TOO_MANY_BYTES, OLD_PHASE, SIGNALS_ANOTHER_CTA, REACHES_EXITED = range(55, 59)
+"""``offset`` is that of the mbarrier in its CTA (:mod:`.mbarriers`)."""
+
+# ---- bulk copies -----------------------------------------------------------------------------------------------------
+
+NOT_IN_CHUNKS, READS_EXITED, WRITES_EXITED, STILL_READS, NO_TENSOR_MAP, AXES_DIFFER = range(64, 70)
+"""For a tensor map, ``offset`` is its place in global memory (:mod:`.transfers`)."""
+
+# ---- products of a warpgroup -----------------------------------------------------------------------------------------
+
+A_DIFFERS, B_DIFFERS, SCALE_DIFFERS, NO_FENCE, TOUCHED_REGISTERS, SHARES_REGISTERS, USES_REGISTERS = range(80, 87)
+"""For registers, ``space`` is the number of their set (:mod:`.products`)."""

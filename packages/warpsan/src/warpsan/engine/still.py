@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from warpsan.checks.provenance import home_buffers, pointer_origins
 from warpsan.checks.shadow import granule_of
@@ -17,7 +17,6 @@ from warpsan.ptx.ir import Instruction
 from warpsan.ptx.modifiers import find_handler
 from warpsan.replay.barriers import Barriers
 from warpsan.replay.decoder import HANDLERS, Decoder, Step
-from warpsan.replay.warpgroups import Warpgroups
 
 __all__ = ["StillFlow", "still_machine"]
 
@@ -65,10 +64,7 @@ class StillFlow:
     def __init__(self, machine: Machine) -> None:
         self.machine, self.decoder, self.barriers = machine, Decoder(machine), Barriers(machine)
         machine.units["bar"] = self.barriers
-        entry = machine.entry
-        self._products = Warpgroups.of(machine) if any(each.opcode == "wgmma" for each in entry.instructions) else None
         self._steps: dict[int, Step] = {}
-        self._looks: dict[int, Callable[[Selection], None]] = {}
         self._flying: dict[tuple[int, int], list[tuple[AsyncUnit, int]]] = {}
         """The operations in flight, by cluster and native code's number."""
 
@@ -114,13 +110,6 @@ class StillFlow:
         for unit, number in self._flying.pop((cluster, operation), ()):
             unit.land(number)
 
-    def use_registers(self, instruction: Instruction, sel: Selection) -> None:
-        """Lanes use registers of products."""
-        assert self._products is not None
-        if instruction.pc not in self._looks:
-            self._looks[instruction.pc] = self._products.watched((instruction,), lambda sel: None)
-        self._looks[instruction.pc](sel)
-
     def leave(self, sel: Selection) -> None:
         """Lanes exit."""
         self.machine.live[sel] = False
@@ -129,7 +118,5 @@ class StillFlow:
 
     def finish(self) -> None:
         """The launch has ended."""
-        for unit in self.machine.units.values():
-            unit.check_drained()
         for observer in self.machine.observers:
             observer.finish()

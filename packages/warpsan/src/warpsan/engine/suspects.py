@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from warpsan.engine.context import Context
 from warpsan.engine.layout import (
-    AT_RULE,
     IN_GLOBAL,
     IN_SHARED,
     MOST_SUSPECTS,
@@ -25,7 +24,6 @@ from warpsan.engine.memory import Record
 from warpsan.engine.words import load64, store64
 
 __all__ = [
-    "broken_rule",
     "current_instruction",
     "first_lane",
     "suspect",
@@ -73,12 +71,6 @@ def mark(context: Context, space: int, granule: int) -> None:
     cluster[0] |= 1 if space == IN_SHARED else 2
     if space == IN_SHARED:
         context.marked_shared[granule % context.granules] = 1
-
-
-def broken_rule(context: Context, status: int) -> int:
-    """The current instruction breaks a rule, and the launch may continue, as in :func:`suspect`; it does if events
-    are recorded."""
-    return suspect(context, AT_RULE, 0, status) if context.trace == 0 else 0
 
 
 def suspect_lanes(context: Context, record: Record, mask: int, space: int) -> int:

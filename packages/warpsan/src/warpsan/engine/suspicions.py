@@ -36,7 +36,7 @@ class Suspicions:
     marks : dict of int to ndarray of uint8
         Further suspicious granules, by space, if an instruction has too many for rows.
     clusters : ndarray of uint8
-        For each cluster as bits, whether it has such granules in shared memory, and whether it has more broken rules.
+        For each cluster as bits, whether it has such granules in shared memory, and more doubts without a place.
     illegal : bool
         Whether an illegal access ended the run, because no check records it.
     ending : SimError, optional
@@ -71,7 +71,7 @@ class Suspicions:
 
     def ruled(self, *, closely: bool) -> Array:
         """Clusters in which instructions may break other rules: the first of each instruction, or ``closely`` all."""
-        rules = self.rows[np.isin(self.rows[:, layout.SU_SPACE], (layout.AT_RULE, layout.AT_UNIT))]
+        rules = self.rows[self.rows[:, layout.SU_SPACE] == layout.AT_UNIT]
         if not closely:
             rules = rules[np.unique(rules[:, layout.SU_RECORD], return_index=True)[1]]
         more = np.flatnonzero(self.clusters & 2) if closely else ()

@@ -65,12 +65,11 @@ from warpsan.engine.layout import (
     TRACE_LANDING,
     TRACE_MAP,
     TRACE_MEETING,
-    TRACE_REGISTERS,
     TRACE_STEP,
     TRANSPOSED_ROWS,
 )
-from warpsan.engine.mbarriers import cta_of, offset_of
 from warpsan.engine.memory import Record
+from warpsan.engine.unit_addresses import cta_of, offset_of
 from warpsan.engine.words import copy, load8, load32, load64, store64
 from warpsan.host.tensor_map import DESCRIPTOR_BYTES
 
@@ -87,7 +86,6 @@ __all__ = [
     "trace_landing",
     "trace_map",
     "trace_meeting",
-    "trace_registers",
     "trace_step",
 ]
 
@@ -246,18 +244,6 @@ def trace_advance(context: Context, serial: int) -> None:
     event = event_at(room_for_event(context, EVENT_WORDS), context, TRACE_ADVANCE, EVENT_WORDS, 0, 0)
     if event != 0:
         store64(event + 8 * EV_OPERATION, serial)
-
-
-def trace_registers(registers: int, record: Record, mask: int, context: Context) -> int:
-    """Lanes use registers of these sets (operands 0 and 1, as bits); operand 2 is the pc. Only the first use since
-    the last fence counts, and only with products in flight that use them."""
-    state = context.current_warp
-    sets = record.operands[0] & 0xFFFFFFFF | record.operands[1] << 32
-    touched = state.touched_sets
-    if state.busy_sets & sets or touched & sets != sets:
-        new_event(context, TRACE_REGISTERS, EVENT_WORDS, mask, record.operands[2])
-        state.touched_sets = touched | sets
-    return 0
 
 
 def trace_global(context: Context, begin: int, end: int) -> None:

@@ -2,7 +2,7 @@
 (:mod:`~warpsan.engine.translate`).
 
 A block has at most the registers that it can have been launched with (PTX ISA, "setmaxnreg"); a request in the wrong
-direction changes nothing. The rules of mbarriers are those of :mod:`warpsan.replay.mbarrier`.
+direction changes nothing.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from warpsan.engine.layout import (
     AT_MBARRIER,
     END_EXIT,
     FOR_REGISTERS,
-    MBARRIER_RULE,
+    LEFT_OUT,
     PARKED,
     READY,
 )
-from warpsan.engine.mbarriers import cta_of, mbarrier_at, mbarrier_instruction, offset_of, pass_on, use_mbarrier
+from warpsan.engine.mbarriers import break_mbarrier_rule, mbarrier_instruction, named_mbarrier, pass_on, use_mbarrier
 from warpsan.engine.memory import Block, MbarrierState, Path, Warp
 from warpsan.engine.parts import add_part, begin_wait
 from warpsan.engine.rules import (
     ARRIVES_TWICE_IN_CLUSTER,
+    OLD_PHASE,
     PARTIAL_WARP,
     REGISTERS_WOULD_GROW,
     REGISTERS_WOULD_SHRINK,
     WAITS_WITHOUT_ARRIVAL,
 )
 from warpsan.engine.structs import Ptr, i64
-from warpsan.engine.suspects import broken_rule, current_instruction, first_lane
+from warpsan.engine.suspects import current_instruction, first_lane
 from warpsan.engine.watch.releases import take_rows
 from warpsan.engine.words import load32, load64, popcount, store32
 
@@ -59,13 +60,12 @@ def wait_for_phase(context: Context, registers: int, block: Block, part: Path) -
     mask = part.mask
     place, result = registers + block.end_a, registers + block.end_d
     first = first_lane(mask)
-    address = load64(place + 8 * first) + block.end_b
-    cta = cta_of(context, address)
-    entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else MbarrierState(0)
     current_instruction(context, block.end_pc)
-    if entry == 0:  # no phase to wait for
+    found = named_mbarrier(context, first, load64(place + 8 * first) + block.end_b)
+    if found < 64:  # no phase to wait for
         store32(result, load32(result) | mask)
-        return broken_rule(context, MBARRIER_RULE)
+        return 0 if found == LEFT_OUT else found
+    entry = MbarrierState(found)
     status = use_mbarrier(context, entry)
     if status != 0:
         return status
@@ -78,7 +78,7 @@ def wait_for_phase(context: Context, registers: int, block: Block, part: Path) -
     now, asked = entry.phase, wanted(registers, block, first)
     if block.end_token == 0:  # a parity: the present phase, or the one before
         asked = now if asked == (now & 1) else now - 1
-    status = broken_rule(context, MBARRIER_RULE) if asked < now - 1 else 0
+    status = break_mbarrier_rule(context, OLD_PHASE, mask, entry.offset) if asked < now - 1 else 0
     if status != 0:
         return status
     if asked < now:

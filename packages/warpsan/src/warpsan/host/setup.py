@@ -19,7 +19,6 @@ from warpsan.host.geometry import Geometry
 from warpsan.host.heap import Heap
 from warpsan.host.options import Options
 from warpsan.profile.self_profile import Stopwatch
-from warpsan.profile.tally import Tally
 from warpsan.ptx.ir import Entry, PtxModule
 from warpsan.report.hazard_log import HazardLog
 
@@ -59,9 +58,7 @@ class Setup(Options):
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
 
-def race_observers(
-    setup: Setup, machine: Machine, log: HazardLog, history: GlobalHistory | None, tally: Tally
-) -> list[Observer]:
+def race_observers(setup: Setup, machine: Machine, log: HazardLog, history: GlobalHistory | None) -> list[Observer]:
     """Observers of access order for the enabled checks; ``history`` is used with the ``race`` check."""
     observers: list[Observer] = []
     if history is not None:
@@ -78,7 +75,7 @@ def race_observers(
         if setup.prerequisites is not None:
             observers.append(PrerequisiteCheck(machine, log, race.clocks, setup.prerequisites))
     if "async" in setup.checks:
-        observers.append(AsyncCheck(machine, log, tally))
+        observers.append(AsyncCheck(machine, log))
     if "strict" in setup.checks:
         observers.append(MbarrierInitCheck(machine, log))
     return observers

@@ -447,4 +447,5 @@ class Product(Form):
     types: tuple[str, ...] = part(_types)
 
 
-form("wgmma.fence", "wgmma.commit_group", words=("sync", "aligned"), role="orders")(Form)
+form("wgmma.fence", words=("sync", "aligned"))(Form)
+form("wgmma.commit_group", words=("sync", "aligned"), role="orders")(Form)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from warpsan.engine.observer import Access
-from warpsan.engine.selection import Array, Indices, Mask, Selection, indices, subset
+from warpsan.engine.selection import Array, Indices, Selection, subset
 from warpsan.errors import UnsupportedInstruction
-from warpsan.host.memory import GLOBAL_BASE, LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS, Space
+from warpsan.host.memory import GLOBAL_BASE, LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS
 from warpsan.ptx.ir import Address, Instruction, Operand, Register, Symbol
 from warpsan.ptx.types import TYPES
 from warpsan.replay.decoder import Decoder
-from warpsan.report.endings import illegal_access
 
 __all__ = ["Accessor", "address_register"]
 
@@ -62,7 +61,7 @@ class Accessor:
         self.observers = decoder.machine.observers
 
     def parts(self, sel: Selection, extra: Indices | None = None, width: int = 0) -> list[Access]:
-        """Every legal access; illegal ones are reported and left out.
+        """Every legal access; illegal ones are left out.
 
         ``extra`` is added to the address of each lane of ``sel``. ``width`` is the size of the access if it is less
         than the accessor's width, to which the address is aligned in any case. The result has one part unless a generic
@@ -89,9 +88,8 @@ class Accessor:
             chosen = sel if whole else subset(sel, mask)
             offset = (address if whole else address[mask]) - _BASES[name]
             if self.only and name != self.only:
-                everything = np.ones(len(offset), np.bool_)
-                self._drop("out-of-bounds", self.machine.spaces[self.only], chosen, offset, everything, width)
-            elif name == "shared":
+                continue
+            if name == "shared":
                 parts += self._of_cluster(chosen, offset, width)
             else:
                 parts += self._legal(name, chosen, offset, width)
@@ -107,11 +105,6 @@ class Accessor:
         target = np.where(rank < 0, cta, cta - cta % machine.cluster_size + rank)
         known = rank < machine.cluster_size  # another rank stays in the offset, which is therefore out of bounds
         offset = np.where(known, address & (1 << RANK_SHIFT) - 1, address)
-        gone = known & ~np.isin(target, machine.cta[machine.live])
-        if gone.any():
-            what = "reaches into the shared memory of a CTA of its cluster that has exited"
-            for observer in self.observers:
-                observer.misuse("cluster", subset(sel, gone), self.instruction, what, _USUALLY_EXITED)
         return self._legal("shared", sel, offset, width, target * machine.shared_stride)
 
     def _legal(
@@ -122,7 +115,7 @@ class Accessor:
         space, align = self.machine.spaces[name], self.width
         if align > 1 and int(np.bitwise_or.reduce(offset)) & (align - 1):
             bad = offset & (align - 1) != 0
-            sel, offset = self._drop("misaligned", space, sel, offset, bad, align)
+            sel, offset = subset(sel, ~bad), offset[~bad]
             origin = None if origin is None else origin[~bad]
         if len(offset):
             outside = space.out_of_bounds(offset, width)
@@ -130,7 +123,7 @@ class Accessor:
                 strayed = (offset < self.home.begin) | (offset + width > self.home.end)
                 outside = strayed if outside is None else outside | strayed
             if outside is not None and outside.any():
-                sel, offset = self._drop("out-of-bounds", space, sel, offset, outside, width)
+                sel, offset = subset(sel, ~outside), offset[~outside]
                 origin = None if origin is None else origin[~outside]
         if not len(offset):
             return []
@@ -140,19 +133,6 @@ class Accessor:
             base = self.machine.bases[name]
             index = offset if base is None else offset + base[sel]
         return [Access(space, offset, index, width, sel, self.instruction)]
-
-    def _drop(
-        self, kind: str, space: Space, sel: Selection, offset: Indices, bad: Mask, width: int
-    ) -> tuple[Selection, Indices]:
-        """Report illegal accesses, and continue without them."""
-        lanes = subset(sel, bad)
-        if not any(observer.records_faults for observer in self.observers):
-            lane, first = int(indices(lanes)[0]), int(offset[bad][0])
-            raise illegal_access(self.machine, kind, self.instruction, space.name, first, *self.machine.where(lane))
-        suppressed = Access(space, offset[bad], _NOWHERE, width, lanes, self.instruction)
-        for observer in self.observers:
-            observer.fault(kind, suppressed)
-        return subset(sel, ~bad), offset[~bad]
 
     def reads(self, sel: Selection, extra: Indices | None = None, width: int = 0) -> list[Access]:
         """The legal reads, after the observers have seen them."""

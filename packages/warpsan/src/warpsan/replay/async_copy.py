@@ -51,7 +51,6 @@ class _Arrival:
     offset: int
     home: Indices
     serial: int
-    instruction: Instruction
     number: int
 
 
@@ -128,9 +127,9 @@ class _CopyQueue(AsyncUnit):
         self.flying = left
         return taken
 
-    def arrive(self, sel: Selection, offset: int, home: Indices, instruction: Instruction) -> None:
+    def arrive(self, sel: Selection, offset: int, home: Indices) -> None:
         """The lanes arrive at an mbarrier after their copies so far have landed."""
-        arrival = _Arrival(sel, offset, home, self.serial, instruction, self.issued)
+        arrival = _Arrival(sel, offset, home, self.serial, self.issued)
         self.issued += 1
         if self.machine.async_mode == "early":
             self._carry_out(arrival)
@@ -144,19 +143,13 @@ class _CopyQueue(AsyncUnit):
                 self._carry_out(self.arrivals.pop(place))
                 return
 
-    def check_drained(self) -> None:
-        """Report copies without a wait to the observers."""
-        for copy in self.flying:
-            for observer in self.machine.observers:
-                observer.unwaited(copy.target.sel, copy.target.instruction)
-
     def _carry_out(self, arrival: _Arrival) -> None:
         home = np.full(self.machine.lanes, -1, dtype=np.int64)
         home[arrival.sel] = arrival.home
         for done in self._take(lambda copy: (home[copy.target.sel] >= 0) & (copy.serial <= arrival.serial)):
             self.complete(done, CompletionBarrier(arrival.offset, home[done.target.sel]))
         ones = np.ones(len(arrival.home), dtype=np.int64)
-        Mbarriers.of(self.machine).arrive(arrival.sel, arrival.offset, arrival.home, ones, arrival.instruction)
+        Mbarriers.of(self.machine).arrive(arrival.offset, arrival.home, ones)
 
 
 @opcode("cp.async.commit_group")
@@ -189,7 +182,7 @@ def _arrive(decoder: Decoder, instruction: Instruction) -> Step:
         for lanes, offset, home in mbarrier.groups(sel):
             if not expected:
                 mbarrier.unit.expect_arrivals(offset, home)
-            queue.arrive(lanes, offset, home, instruction)
+            queue.arrive(lanes, offset, home)
 
     return step
 
@@ -209,7 +202,7 @@ def _cp_async(decoder: Decoder, instruction: Instruction) -> Step:
     sizes = decoder.src(instruction, less[0], TYPES["u32"]) if less else None
 
     def reads(lanes: Selection, lengths: Array) -> None:
-        """The lanes' reads; illegal sources are reported."""
+        """The lanes' reads."""
         for length in np.unique(lengths[lengths > 0]):
             origin.reads(subset(lanes, lengths == length), width=int(length))
 

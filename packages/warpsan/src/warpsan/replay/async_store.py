@@ -41,17 +41,10 @@ def _asynchronous(
     width = vector * type_.bytes
     target = Accessor(decoder, instruction, instruction.operands[0], "shared::cluster", width)
     mbarrier = MbarrierOperand(decoder, instruction, instruction.operands[2], "shared::cluster")
-    machine, unit = decoder.machine, BulkCopies.of(decoder.machine)
+    unit = BulkCopies.of(decoder.machine)
     units = type_.bytes * np.arange(vector)
 
     def issue(lanes: Indices, index: Indices, barrier: CompletionBarrier) -> None:
-        apart = index // machine.shared_stride != barrier.home
-        if apart.any():
-            what = "stores to one CTA and signals an mbarrier of another"
-            for observer in machine.observers:
-                observer.misuse(
-                    "mbarrier", lanes[apart], instruction, what, "usually only one address went through mapa"
-                )
         places = index[:, None] + units
         unit.issue(
             Transfer(
@@ -60,7 +53,6 @@ def _asynchronous(
                 ("shared", places),
                 barrier=barrier,
                 reduces=reduces,
-                has_read=True,
             )
         )
 

@@ -54,8 +54,6 @@ class Transfer:
     reduces: bool = False
     tickets: list[tuple[Observer, Array, Indices]] = field(default_factory=list)
     """The tickets of observers for the accesses, and the row of each."""
-    has_read: bool = False
-    """Whether it has read its source, or came from registers."""
     written: bool = False
     waited: bool = False
     number: int = 0
@@ -105,12 +103,11 @@ class BulkCopies(AsyncUnit):
         """Put copies in flight, or execute them at once in the early mode."""
         transfer.number = self.issued
         self.issued += 1
-        if not transfer.has_read:  # otherwise it comes from registers
-            name, index = transfer.source
-            if name == "shared":
-                self._announce_shared(transfer, index, False)
-            else:
-                self._announce_global(transfer, index)
+        name, index = transfer.source
+        if name == "shared":
+            self._announce_shared(transfer, index, False)
+        elif name == "global":
+            self._announce_global(transfer, index)
         overwrites = transfer.target[0] == "shared" and not transfer.reduces
         if overwrites:
             self._announce_shared(transfer, transfer.target[1], True)
@@ -190,34 +187,13 @@ class BulkCopies(AsyncUnit):
                 observer.atomic(access)
             observer.arrive(transfer.barrier, transfer.lanes, BARRIER)
 
-    def _read(self, transfer: Transfer) -> None:
-        name, index = transfer.source
-        if not transfer.has_read and name == "shared":
-            self._still_there(transfer, index, "reads")
-        transfer.has_read = True
-
-    def _still_there(self, transfer: Transfer, index: Indices, does: str) -> None:
-        """Report rows whose shared memory is gone because its CTA has exited."""
-        machine = self.machine
-        gone = ~np.isin(index[:, 0] // machine.shared_stride, machine.cta[machine.live])
-        if gone.any():
-            self._report(transfer, gone, f"{does} shared memory of a block that has exited meanwhile")
-
-    def _report(self, transfer: Transfer, rows: Mask, what: str) -> None:
-        usually = "usually a missing wait before the end of the kernel"
-        for observer in self.machine.observers:
-            observer.misuse("async", transfer.lanes[rows], transfer.instruction, what, usually)
-
     def _land(self, transfer: Transfer) -> None:
         """Read the source, write the destination, and signal the mbarriers."""
-        self._read(transfer)
         name, index = transfer.target
         if name == "global":
             self._announce_global(transfer, index, writes=True)
-        else:
-            self._still_there(transfer, index, "writes")
-            if transfer.reduces:
-                self._announce_reduction(transfer, index)
+        elif transfer.reduces:
+            self._announce_reduction(transfer, index)
         transfer.written = True
         if transfer.barrier is not None:
             self._complete(transfer)
@@ -235,10 +211,9 @@ class BulkCopies(AsyncUnit):
     def _complete_on(self, transfer: Transfer, barrier: CompletionBarrier) -> None:
         units = np.full(len(barrier.home), transfer.unit * transfer.target[1].shape[1], dtype=np.int64)
         mbarriers = Mbarriers.of(self.machine)
-        there = mbarriers.usable(transfer.lanes, barrier.offset, barrier.home, transfer.instruction)
+        there = mbarriers.usable(barrier.offset, barrier.home)
         if there.any():
-            lanes, home = transfer.lanes[there], barrier.home[there]
-            mbarriers.bytes_came(lanes, barrier.offset, home, units[there], transfer.instruction)
+            mbarriers.bytes_came(barrier.offset, barrier.home[there], units[there])
 
     # ---- groups -----------------------------------------------------------------------------------------------------
 
@@ -257,7 +232,6 @@ class BulkCopies(AsyncUnit):
                 left.append(transfer)
                 continue
             done = transfer if ready.all() else transfer.part(ready)
-            self._read(done)
             if not done.waited:
                 self._complete(done)
             if not reads_only and not done.written:
@@ -280,10 +254,3 @@ class BulkCopies(AsyncUnit):
         self._land(transfer)
         if transfer.waited:
             del self.flying[place]
-
-    def check_drained(self) -> None:
-        """Report stores without a wait for their reading before the end."""
-        for transfer in self.flying:
-            if not transfer.waited:
-                everything = np.ones(len(transfer.lanes), dtype=np.bool_)
-                self._report(transfer, everything, "still reads shared memory when its block exits")

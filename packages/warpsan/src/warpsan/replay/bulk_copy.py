@@ -96,10 +96,6 @@ def _bulk_copy(decoder: Decoder, instruction: Instruction) -> Step:
         everyone = indices(sel)
         length = sizes[sel].astype(np.int64)
         odd = length % CHUNK != 0
-        if odd.any():
-            what = f"copies {int(length[odd][0])} bytes, which is not a multiple of {CHUNK}"
-            for observer in machine.observers:
-                observer.misuse("misaligned", everyone[odd], instruction, what, "bulk copies come in 16-byte chunks")
         for size in np.unique(length[(length > 0) & ~odd]):
             lanes = everyone[length == size]
             for target in to.parts(lanes, width=int(size)):

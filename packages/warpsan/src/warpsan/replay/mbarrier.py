@@ -39,7 +39,7 @@ class MbarrierOperand:
     ) -> list[tuple[Selection, int, Indices]]:
         """(lanes, offset in the CTA, CTA of the chunk) for each address.
 
-        ``accessed`` notifies the observers; ``there`` reports and removes lanes without an mbarrier.
+        ``accessed`` notifies the observers; ``there`` removes lanes without an mbarrier.
         """
         stride = self.unit.machine.shared_stride
         groups: list[tuple[Selection, int, Indices]] = []
@@ -49,7 +49,7 @@ class MbarrierOperand:
                 mask = offsets == offset
                 lanes, homes = (chosen, home) if mask.all() else (subset(chosen, mask), home[mask])
                 if there:
-                    usable = self.unit.usable(lanes, int(offset), homes, self.instruction)
+                    usable = self.unit.usable(int(offset), homes)
                     lanes, homes = (lanes, homes) if usable.all() else (subset(lanes, usable), homes[usable])
                 if len(homes):
                     groups.append((lanes, int(offset), homes))
@@ -78,7 +78,7 @@ def _init(decoder: Decoder, instruction: Instruction) -> Step:
     def init(sel: Selection) -> None:
         mbarrier.access.writes(sel)
         for lanes, offset, home in mbarrier.groups(sel, accessed=False, there=False):
-            unit.init(lanes, offset, home, counts[lanes].astype(np.int64), instruction)
+            unit.init(offset, home, counts[lanes].astype(np.int64))
 
     return init
 
@@ -98,13 +98,13 @@ def _arrive(decoder: Decoder, instruction: Instruction) -> Step:
         for lanes, offset, home in mbarrier.groups(sel):
             amounts = many[lanes].astype(np.int64)
             if form.expects:
-                unit.expect(lanes, offset, home, amounts, instruction)
+                unit.expect(offset, home, amounts)
             for observer in observers:
                 observer.arrive(CompletionBarrier(offset, home), lanes, order)
             counts = np.ones(len(home), dtype=np.int64) if form.expects else amounts
             if form.name == "mbarrier.arrive_drop":
-                unit.drop(lanes, offset, home, counts, instruction)
-            unit.arrive(lanes, offset, home, counts, instruction, not form.incomplete)
+                unit.drop(offset, home, counts)
+            unit.arrive(offset, home, counts)
 
     return step
 
@@ -122,7 +122,7 @@ def _transactions(decoder: Decoder, instruction: Instruction) -> Step:
 
     def step(sel: Selection) -> None:
         for lanes, offset, home in mbarrier.groups(sel):
-            act(lanes, offset, home, many[lanes], instruction)
+            act(offset, home, many[lanes])
 
     return step
 
@@ -137,7 +137,7 @@ class _Wait:
         self.state = decoder.src(instruction, instruction.operands[2], TYPES["u32" if self.parity else "b64"])
 
     def entries(self, sel: Selection) -> list[MbarrierWait]:
-        """The phase that each group of lanes waits for; lanes without an mbarrier are reported."""
+        """The phase that each group of lanes waits for; lanes without an mbarrier are left out."""
         entries: list[MbarrierWait] = []
         for lanes, offset, home in self.mbarrier.groups(sel):
             now = self.mbarrier.unit.objects[offset].phase[home]
@@ -145,13 +145,7 @@ class _Wait:
                 phase = np.where((self.state[lanes] & 1) == now & 1, now, now - 1)
             else:
                 phase = (self.state[lanes] >> PENDING_BITS).astype(np.int64)
-                old = phase < now - 1
-                if old.any():
-                    what = f"waits for a phase of the mbarrier at offset {offset} that ended more than one phase ago"
-                    self.mbarrier.unit.misuse(
-                        subset(lanes, old), self.instruction, what, "usually a state token too old"
-                    )
-            entries.append(MbarrierWait(lanes, offset, home, phase, self.instruction, self.order))
+            entries.append(MbarrierWait(lanes, offset, home, phase, self.order))
         return entries
 
 

@@ -7,20 +7,17 @@ when no arrivals and no bytes are pending.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NoReturn
 
 import numpy as np
 
 from warpsan.checks.orders import MemoryOrder
 from warpsan.engine.machine import AsyncUnit, Machine
 from warpsan.engine.observer import CompletionBarrier
-from warpsan.engine.selection import Array, Indices, Mask, Selection, indices, subset
-from warpsan.errors import IllegalAccess
-from warpsan.ptx.ir import Instruction
+from warpsan.engine.selection import Array, Indices, Mask, Selection, subset
 
 __all__ = ["PENDING_BITS", "MbarrierWait", "Mbarriers"]
 
-_MOST_COUNT, _MOST_BYTES = (1 << 20) - 1, (1 << 20) - 1
+_MOST_COUNT = (1 << 20) - 1
 PENDING_BITS = np.uint64(32)
 """A state token holds the phase above these bits, and the pending arrivals below."""
 
@@ -45,14 +42,13 @@ class MbarrierWait:
     home: Indices
     phase: Indices
     """The wait ends when the object has completed more phases than this."""
-    instruction: Instruction
     order: MemoryOrder
 
     def part(self, mask: Mask) -> MbarrierWait:
         """Some of its lanes."""
         return MbarrierWait(
             *(subset(self.sel, mask), self.offset, self.home[mask], self.phase[mask]),
-            *(self.instruction, self.order),
+            self.order,
         )
 
 
@@ -80,49 +76,18 @@ class Mbarriers(AsyncUnit):
         self.words.fill(False)
         self.waiting.clear()
 
-    def misuse(self, sel: Selection, instruction: Instruction, what: str, usually: str) -> None:
-        """Notify the observers, or raise if there are none."""
-        if not self.machine.observers:
-            self._raise(sel, instruction, what)
-        for observer in self.machine.observers:
-            observer.misuse("mbarrier", sel, instruction, what, usually)
-
-    def _raise(self, sel: Selection, instruction: Instruction, what: str) -> NoReturn:
-        block, thread = self.machine.where(int(indices(sel)[0]))
-        where = f"PTX line {instruction.line}, block {block}, thread {thread}"
-        raise IllegalAccess(f"{what}, by {instruction.text} at {where}")
-
-    def usable(self, sel: Selection, offset: int, home: Indices, instruction: Instruction) -> Mask:
-        """The lanes with an mbarrier at their address."""
+    def usable(self, offset: int, home: Indices) -> Mask:
+        """The CTAs with an mbarrier at an offset."""
         mbarrier = self.objects.get(offset)
-        valid: Mask = np.zeros(len(home), np.bool_) if mbarrier is None else mbarrier.valid[home]
-        if not valid.all():
-            what = f"there is no mbarrier at offset {offset} of shared memory"
-            self.misuse(subset(sel, ~valid), instruction, what, "usually a missing mbarrier.init, or one after its use")
-        return valid
+        return np.zeros(len(home), np.bool_) if mbarrier is None else mbarrier.valid[home]
 
-    def init(self, sel: Selection, offset: int, home: Indices, counts: Array, instruction: Instruction) -> None:
+    def init(self, offset: int, home: Indices, counts: Array) -> None:
         """Lanes create mbarriers of ``counts`` arrivals a phase."""
         objects = self.objects.setdefault(offset, _Objects(self.machine.n_cta))
-        busy = objects.valid[home] & (
-            (objects.pending[home] != objects.expected[home]) | (objects.bytes[home] != 0) | self._waited(offset, home)
-        )
-        if busy.any():
-            what = f"initialises the mbarrier at offset {offset} again in the middle of a phase"
-            self.misuse(subset(sel, busy), instruction, what, "usually a missing mbarrier.inval or barrier")
-        wrong = (counts < 1) | (counts > _MOST_COUNT)
-        if wrong.any():
-            what = f"an mbarrier expects 1 to {_MOST_COUNT} arrivals, not {int(counts[wrong][0])}"
-            self.misuse(subset(sel, wrong), instruction, what, "")
         objects.valid[home], objects.spent[home] = True, False
         self.words[(home * self.machine.shared_stride + offset) // 8] = True
         objects.expected[home] = objects.pending[home] = np.maximum(counts, 1)
         objects.bytes[home] = objects.phase[home] = 0
-
-    def _waited(self, offset: int, home: Indices) -> Mask:
-        """The CTAs with lanes that wait for the mbarrier."""
-        waited = [entry.home for entry in self.waiting if entry.offset == offset]
-        return np.isin(home, np.concatenate(waited)) if waited else np.zeros(len(home), np.bool_)
 
     def invalidate(self, offset: int, home: Indices) -> None:
         """End the mbarriers; their memory may be reused."""
@@ -133,37 +98,16 @@ class Mbarriers(AsyncUnit):
         """The phases of these CTAs expect one more arrival, and do not end before it."""
         self.objects[offset].pending += np.bincount(home, minlength=self.machine.n_cta)
 
-    def drop(self, sel: Selection, offset: int, home: Indices, counts: Array, instruction: Instruction) -> None:
+    def drop(self, offset: int, home: Indices, counts: Array) -> None:
         """The phases after the current one expect that many fewer arrivals."""
         objects = self.objects[offset]
         gone = np.bincount(home, weights=counts, minlength=self.machine.n_cta).astype(np.int64)
-        over = gone > objects.expected
-        if over.any():
-            cta = int(np.flatnonzero(over)[0])
-            what = (
-                f"{int(gone[cta])} arrivals at once drop out of the mbarrier at offset {offset}, "
-                f"which expects {int(objects.expected[cta])}"
-            )
-            self.misuse(subset(sel, over[home]), instruction, what, "usually a wrong count in mbarrier.init")
         objects.expected = np.maximum(objects.expected - gone, 0)
 
-    def arrive(
-        self, sel: Selection, offset: int, home: Indices, counts: Array, instruction: Instruction, last: bool = True
-    ) -> None:
-        """Lanes arrive ``counts`` times each. ``last`` arrivals may end the phase."""
+    def arrive(self, offset: int, home: Indices, counts: Array) -> None:
+        """Lanes arrive ``counts`` times each."""
         objects = self.objects[offset]
         left = np.bincount(home, weights=counts, minlength=self.machine.n_cta).astype(np.int64)
-        over = left > objects.pending
-        if over.any():
-            cta = int(np.flatnonzero(over)[0])
-            what = (
-                f"{int(left[cta])} arrivals at once at the mbarrier at offset {offset}, whose phase expects "
-                f"{int(objects.pending[cta])} more of {int(objects.expected[cta])}"
-            )
-            self.misuse(subset(sel, over[home]), instruction, what, "usually a wrong count in mbarrier.init")
-        if not last and ((left == objects.pending) & (left > 0)).any():
-            what = f"completes the phase of the mbarrier at offset {offset}"
-            self.misuse(sel, instruction, what, "arrive.noComplete must not be the last arrival")
         left = np.where(left > _MOST_COUNT, objects.pending, left)
         while left.any():
             taken = np.minimum(left, objects.pending)
@@ -172,30 +116,18 @@ class Mbarriers(AsyncUnit):
             if not self.try_complete_phase(offset):
                 break  # more arrivals than the phase can take
 
-    def expect(self, sel: Selection, offset: int, home: Indices, many: Array, instruction: Instruction) -> None:
+    def expect(self, offset: int, home: Indices, many: Array) -> None:
         """The phase expects that many more bytes."""
-        self._count_bytes(sel, offset, home, many.astype(np.int64), instruction)
+        np.add.at(self.objects[offset].bytes, home, many.astype(np.int64))
 
-    def bytes_came(self, sel: Selection, offset: int, home: Indices, many: Array, instruction: Instruction) -> None:
+    def bytes_came(self, offset: int, home: Indices, many: Array) -> None:
         """That many bytes have arrived; phases that waited only for them are complete."""
-        self._count_bytes(sel, offset, home, -many.astype(np.int64), instruction)
         objects = self.objects[offset]
+        np.add.at(objects.bytes, home, -many.astype(np.int64))
         short = objects.valid & (objects.pending == 0) & (objects.bytes < 0)
         short &= np.bincount(home, minlength=len(short)) > 0
-        if short.any():
-            cta = int(np.flatnonzero(short)[0])
-            what = f"{-int(objects.bytes[cta])} bytes more than expected come to the mbarrier at offset {offset}"
-            self.misuse(subset(sel, short[home]), instruction, what, "usually a wrong count in expect_tx")
-            objects.bytes[short] = 0
+        objects.bytes[short] = 0
         self.try_complete_phase(offset)
-
-    def _count_bytes(self, sel: Selection, offset: int, home: Indices, many: Indices, instruction: Instruction) -> None:
-        objects = self.objects[offset]
-        np.add.at(objects.bytes, home, many)
-        wrong = np.abs(objects.bytes[home]) > _MOST_BYTES
-        if wrong.any():
-            what = f"the mbarrier at offset {offset} counts at most {_MOST_BYTES} bytes"
-            self.misuse(subset(sel, wrong), instruction, what, "split the copy over several phases")
 
     def try_complete_phase(self, offset: int) -> bool:
         """End complete phases, and release the lanes that wait for them; False if none is complete."""

@@ -11,7 +11,7 @@ import numpy as np
 from warpsan.engine.machine import Machine
 from warpsan.engine.observer import CompletionBarrier
 from warpsan.engine.selection import Indices, Selection, indices
-from warpsan.errors import LaunchError, UnsupportedInstruction
+from warpsan.errors import LaunchError
 from warpsan.host.tensor_map import DESCRIPTOR_BYTES, PlacedMap, swizzled
 from warpsan.ptx.grammar import form_of
 from warpsan.ptx.ir import Instruction, TensorAddress
@@ -33,7 +33,7 @@ class _Boxes:
     """The ``[map, {x, y, ...}]`` operand of an instruction."""
 
     def __init__(self, decoder: Decoder, instruction: Instruction, box: TensorAddress) -> None:
-        self.machine, self.instruction = decoder.machine, instruction
+        self.machine = decoder.machine
         self.access = Accessor(decoder, instruction, box.map, "generic", 64, "global")
         self.coordinates = [decoder.src(instruction, item, TYPES["s32"]) for item in box.coordinates]
 
@@ -47,32 +47,22 @@ class _Boxes:
             for begin in np.unique(access.index):
                 mine = lanes[access.index == begin]
                 described = self.machine.descriptors.get(int(begin))
-                placed = self._map(described or bytes(access.space.data[begin : begin + DESCRIPTOR_BYTES]), mine)
+                placed = self._map(described or bytes(access.space.data[begin : begin + DESCRIPTOR_BYTES]))
                 if placed is not None:
                     groups.append(
                         (placed, mine, np.stack([each[mine] for each in self.coordinates], 1).astype(np.int64))
                     )
         return groups
 
-    def _map(self, descriptor: bytes, lanes: Indices) -> PlacedMap | None:
-        """The map that these bytes describe; otherwise None, and a hazard."""
-        what = ""
+    def _map(self, descriptor: bytes) -> PlacedMap | None:
+        """The map that these bytes describe; None if it does not suit the instruction."""
         try:
             placed = PlacedMap.read(descriptor)
-        except LaunchError as error:
-            placed, what = None, str(error)
-        if placed is not None:
-            axes = len(placed.map.dims)
-            if axes != len(self.coordinates):
-                what = f"the tensor map has {axes} axes, and the instruction {len(self.coordinates)}"
-            elif not self.machine.spaces["global"].holds(placed.begin, placed.map.reach):
-                what = f"the tensor map's {placed.map.reach} bytes do not lie in one buffer of global memory"
-            else:
-                return placed
-        what = what or "there is no tensor map at the address"
-        for observer in self.machine.observers:
-            observer.misuse("tensor-map", lanes, self.instruction, what, "pass a TensorMap for a 128-byte parameter")
-        return None
+        except LaunchError:
+            return None
+        if placed is None or len(placed.map.dims) != len(self.coordinates):
+            return None
+        return placed if self.machine.spaces["global"].holds(placed.begin, placed.map.reach) else None
 
 
 @opcode("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor")
@@ -128,16 +118,11 @@ def _load(decoder: Decoder, instruction: Instruction, form: TensorCopy, boxes: _
 
 
 def _store(decoder: Decoder, instruction: Instruction, form: TensorCopy, boxes: _Boxes) -> Step:
-    operation = form.operation if isinstance(form, TensorReduction) else ""
     machine, unit = decoder.machine, BulkCopies.of(decoder.machine)
     access = Accessor(decoder, instruction, instruction.operands[1], "shared", _ALIGNMENT)
 
     def step(sel: Selection) -> None:
         for placed, named, coordinates in boxes.groups(sel):
-            if operation and not _combines(operation, placed.map.dtype):
-                raise UnsupportedInstruction(
-                    f"{instruction.text} on {placed.map.dtype} is not modelled", instruction.line
-                )
             for lanes, begin in _goals(access, named, placed):
                 box = placed.box_at(coordinates[np.searchsorted(named, lanes)])
                 unit.issue(
@@ -146,15 +131,8 @@ def _store(decoder: Decoder, instruction: Instruction, form: TensorCopy, boxes: 
                         ("shared", _places(machine, placed, begin, box.unit)),
                         ("global", box.index),
                         box.inside,
-                        reduces=bool(operation),
+                        reduces=isinstance(form, TensorReduction),
                     )
                 )
 
     return step
-
-
-def _combines(operation: str, dtype: np.dtype[np.generic]) -> bool:
-    """Whether a reduction supports elements of a type (PTX ISA, "cp.reduce.async.bulk.tensor")."""
-    if dtype.kind in "iu":
-        return dtype.itemsize >= 2
-    return dtype.itemsize >= 2 and operation in (("add", "min", "max") if dtype.itemsize == 2 else ("add",))

@@ -7,15 +7,13 @@ from __future__ import annotations
 import numpy as np
 
 from warpsan.engine.selection import WARP, Array, Indices, Selection, count, indices, split_warps
-from warpsan.errors import UnsupportedInstruction
-from warpsan.ptx.grammar import Form, form_of
-from warpsan.ptx.ir import Address, Immediate, Instruction, Operand, Register, Vector
+from warpsan.ptx.grammar import form_of
+from warpsan.ptx.ir import Address, Immediate, Instruction, Operand, Vector
 from warpsan.ptx.synchronising import Product, ProductWait
 from warpsan.ptx.types import TYPES
 from warpsan.replay.access import Accessor
 from warpsan.replay.decoder import Decoder, Step, opcode
-from warpsan.replay.matrix_descriptor import BASE_OFFSET, CHUNK, chunk_offsets
-from warpsan.replay.product_registers import ProductRegisters
+from warpsan.replay.matrix_descriptor import CHUNK, chunk_offsets
 from warpsan.replay.warpgroups import GROUP_WARPS, Flight, Reading, Warpgroups
 
 __all__: list[str] = []
@@ -40,15 +38,10 @@ class _Operand:
 
     def offsets(self, descriptors: Array) -> Indices:
         """Chunks as offsets in each CTA's shared memory, [CTAs, chunks]."""
-        if (descriptors & BASE_OFFSET != 0).any():
-            raise UnsupportedInstruction(
-                f"{self.instruction.text}: a matrix descriptor with a base offset is not modelled",
-                self.instruction.line,
-            )
         return chunk_offsets(descriptors, self.rows, k_major=self.k_major)
 
     def announce(self, sel: Selection, offsets: Indices) -> list[Reading]:
-        """Check the addresses, and report the coming reads to the observers; 32 chunks of each warp at a time."""
+        """Report the coming reads to the observers; 32 chunks of each warp at a time."""
         ctas, chunks = offsets.shape
         lanes = indices(sel).reshape(GROUP_WARPS, ctas, WARP)
         observers = self.machine.observers
@@ -76,45 +69,26 @@ class _WgmmaInstruction:
     def __init__(self, decoder: Decoder, instruction: Instruction) -> None:
         self.instruction, self.unit = instruction, Warpgroups.of(decoder.machine)
         form = form_of(instruction, Product)
-        columns, result = form.shape[0], form.types[0]
-        d, a, b, scale, *immediates = instruction.operands
+        columns = form.shape[0]
+        _, a, b, _, *immediates = instruction.operands
         # The signs of A and B, and for 16-bit types whether they are MN-major (for A only in shared memory).
         majors = [isinstance(each, Immediate) and each.value == 1 for each in immediates[2:]]
-        self.registers: tuple[ProductRegisters, ...] = (self._registers(d, result),)
         self.a: _Operand | None = None
-        if isinstance(a, Vector):
-            self.registers += (self._registers(a, ""),)
-        else:
+        if not isinstance(a, Vector):
             self.a = _Operand(decoder, instruction, a, 64, not (len(majors) > 1 and majors[0]), shared_by_all=False)
         self.b = _Operand(decoder, instruction, b, columns, not (majors and majors[-1]), shared_by_all=True)
-        self.scale = decoder.predicate(instruction, scale)
-
-    def _registers(self, operand: Operand, kind: str) -> ProductRegisters:
-        items = operand.items if isinstance(operand, Vector) else ()
-        return self.unit.registers[tuple(item.name for item in items if isinstance(item, Register)), kind]
 
     def issue(self, sel: Selection) -> None:
         """One warpgroup of some CTAs executes it."""
         unit = self.unit
         ctas = count(sel) // (GROUP_WARPS * WARP)
-        b = self.b.offsets(self._same("the descriptor of B", self.b.values[sel], sel, ctas))
-        self._same("scale-d", self.scale(sel), sel, ctas)
         readings: list[Reading] = []
-        if self.a is not None:
-            readings += self.a.announce(
-                sel, self.a.offsets(self._same("the descriptor of A", self.a.values[sel], sel, ctas))
-            )
-        readings += self.b.announce(sel, b)
+        for operand in (self.a, self.b):
+            if operand is not None:
+                first = operand.values[sel].reshape(GROUP_WARPS, ctas, WARP)[0, :, 0]
+                readings += operand.announce(sel, operand.offsets(first))
         leaders = unit.leaders(sel)
-        unit.issue(Flight(self, sel, leaders, unit.groups[leaders], readings))
-
-    def _same(self, name: str, values: Array, sel: Selection, ctas: int) -> Array:
-        """A value that must be equal in all threads of a warpgroup: one value for each CTA."""
-        grid = values.reshape(GROUP_WARPS, ctas, WARP)
-        first: Array = grid[0, :, 0].copy()
-        if not (grid == first[None, :, None]).all():
-            self.unit.report(sel, self.instruction, f"{name} is not the same in all threads of the warpgroup", "")
-        return first
+        unit.issue(Flight(sel, leaders, unit.groups[leaders], readings))
 
 
 @opcode("wgmma.mma_async")
@@ -129,15 +103,14 @@ def _wait_group(decoder: Decoder, instruction: Instruction) -> Step:
     return lambda sel: unit.meet(sel, instruction, lambda part: unit.wait(part, keep))
 
 
-@opcode("wgmma")
-def _wgmma(decoder: Decoder, instruction: Instruction) -> Step:
-    """``wgmma.fence`` and ``wgmma.commit_group``, of each warp separately."""
+@opcode("wgmma.commit_group")
+def _commit_group(decoder: Decoder, instruction: Instruction) -> Step:
+    """Closes the current group of each warp."""
     unit = Warpgroups.of(decoder.machine)
-    act = unit.fence if form_of(instruction, Form).name == "wgmma.fence" else unit.commit
 
     def step(sel: Selection) -> None:
         lanes, _ = split_warps(sel)
         if lanes is not None:
-            act(lanes)
+            unit.commit(lanes)
 
     return step

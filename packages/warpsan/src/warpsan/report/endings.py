@@ -6,9 +6,17 @@ from warpsan.errors import IllegalAccess, KernelTrap, StepLimit
 from warpsan.host.geometry import Dim3
 from warpsan.ptx.ir import Instruction
 from warpsan.ptx.linking import branch_targets
-from warpsan.report.hazard_log import Sources
+from warpsan.report.hazard_log import Place, Sources
 
-__all__ = ["calls_nothing", "illegal_access", "index_beyond", "too_deep", "too_many_steps", "trapped"]
+__all__ = [
+    "calls_nothing",
+    "illegal_access",
+    "index_beyond",
+    "mbarrier_misused",
+    "too_deep",
+    "too_many_steps",
+    "trapped",
+]
 
 
 def index_beyond(instruction: Instruction, index: int, block: Dim3, thread: Dim3) -> IllegalAccess:
@@ -36,6 +44,12 @@ def illegal_access(
         f"{kind} access to {space} memory at offset {offset} by {instruction.text} at PTX line {instruction.line}"
         f"{f' ({source})' if source else ''}, block {block}, thread {thread}"
     )
+
+
+def mbarrier_misused(what: str, instruction: Instruction, place: Place) -> IllegalAccess:
+    """The exception for a broken rule of mbarriers, if no check records it."""
+    where = f"PTX line {instruction.line}, block {place.block}, thread {place.thread}"
+    return IllegalAccess(f"{what}, by {instruction.text} at {where}")
 
 
 def trapped(sources: Sources, instruction: Instruction, block: Dim3, thread: Dim3) -> KernelTrap:

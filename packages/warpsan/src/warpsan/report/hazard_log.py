@@ -60,6 +60,7 @@ class HazardLog:
 
     def __init__(self) -> None:
         self._hazards: dict[tuple[str, int], Hazard] = {}
+        self._at_end: set[tuple[str, int]] = set()
 
     def add(
         self,
@@ -79,11 +80,27 @@ class HazardLog:
         place = Place(block, thread, machine.warp_of(lane))
         self.put(machine, kind, instruction, place, Wording(what, usually, other))
 
-    def put(self, sources: Sources, kind: str, instruction: Instruction, place: Place, wording: Wording) -> None:
-        """Record a hazard of a thread at an instruction; later ones of the same kind and instruction are dropped."""
+    def put(
+        self,
+        sources: Sources,
+        kind: str,
+        instruction: Instruction,
+        place: Place,
+        wording: Wording,
+        *,
+        at_end: bool = False,
+    ) -> None:
+        """Record a hazard of a thread at an instruction; others of the same kind and instruction are dropped.
+
+        The first one stays, unless it was recorded ``at_end`` of a block: such a hazard has an earlier cause.
+        """
         assert kind in KINDS, f"no such kind of hazard: {kind}"
-        if (kind, instruction.pc) in self._hazards:
+        key = kind, instruction.pc
+        if key in self._hazards and (at_end or key not in self._at_end):
             return
+        self._at_end.discard(key)
+        if at_end:
+            self._at_end.add(key)
         source = sources.source(instruction)
         described = wording.what.replace("{other}", str(wording.other))
         at = f"{source}, " if source else ""

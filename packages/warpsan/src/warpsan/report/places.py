@@ -67,13 +67,15 @@ class Places:
         """The first thread of a hazard."""
         return self.thread(row.cta, row.warp, row.lanes)
 
-    def other(self, row: HazardRow) -> ConflictingAccess | None:
+    def other(self, row: HazardRow, note: str = "") -> ConflictingAccess | None:
         """The conflicting access of a hazard, if it has one."""
         if row.other_pc < 0:
             return None
-        return self.access(row.other_pc, self.thread(row.other_cta, row.other_warp, row.other_lanes))
+        return self.access(row.other_pc, self.thread(row.other_cta, row.other_warp, row.other_lanes), note)
 
-    def access(self, pc: int, place: Place) -> ConflictingAccess:
+    def access(self, pc: int, place: Place, note: str = "") -> ConflictingAccess:
         """An instruction that a thread has executed, as a conflicting access."""
         instruction = self.setup.entry.instructions[pc]
-        return conflicting_access_of(self, instruction, block=place.block, warp=place.warp, thread=place.thread)
+        return conflicting_access_of(
+            self, instruction, block=place.block, warp=place.warp, thread=place.thread, note=note
+        )

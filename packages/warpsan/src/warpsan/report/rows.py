@@ -13,10 +13,11 @@ from warpsan.host.memory import Space
 from warpsan.host.setup import Setup
 from warpsan.ptx.ir import Instruction
 from warpsan.ptx.opcodes import updates_memory
-from warpsan.report.endings import illegal_access
+from warpsan.report.endings import illegal_access, mbarrier_misused
 from warpsan.report.hazard_log import HazardLog
 from warpsan.report.illegal import FAULTS
 from warpsan.report.places import Places
+from warpsan.report.products import uses_of_registers
 from warpsan.report.rules import RULES, SPACES
 from warpsan.report.undefined import UndefinedUses, unset_stored, unset_used
 
@@ -43,7 +44,8 @@ def report_rows(setup: Setup, space: Space, log: HazardLog, rows: Sequence[Hazar
     Raises
     ------
     IllegalAccess
-        Without the ``memory`` check, for the first illegal access.
+        Without the ``memory`` check, for the first illegal access; without checks, also for the first wrong use of an
+        mbarrier.
     """
     places, in_turn = Places(setup, space), sorted(rows, key=_in_turn(setup))
     uses = UndefinedUses(places, log)
@@ -54,6 +56,8 @@ def report_rows(setup: Setup, space: Space, log: HazardLog, rows: Sequence[Hazar
         if "memory" not in setup.checks and row.rule <= rules.OUT_OF_BOUNDS:
             access = FAULTS[row.rule], instruction, SPACES[row.space], row.offset
             raise illegal_access(places, *access, place.block, place.thread)
+        if not setup.checks and row.rule in RULES and RULES[row.rule].kind == "mbarrier":
+            raise mbarrier_misused(RULES[row.rule].words(places, row, instruction).what, instruction, place)
         if row.rule in _REGISTERS:
             if "memory" in setup.checks:
                 _report_register(uses, setup, row, decoded)
@@ -64,9 +68,15 @@ def report_rows(setup: Setup, space: Space, log: HazardLog, rows: Sequence[Hazar
 
 def report_row(places: Places, log: HazardLog, row: HazardRow, decoded: Decoded) -> None:
     """Report a hazard, if its check is on."""
+    if row.rule == rules.USES_REGISTERS:
+        for user, wording in uses_of_registers(places, row, decoded) if "async" in places.setup.checks else ():
+            log.put(places, "wgmma", user, places.of(row), wording)
+        return
     rule, instruction = RULES[row.rule], places.instruction(row, decoded)
     if rule.check in places.setup.checks:
-        log.put(places, rule.kind, instruction, places.of(row), rule.words(places, row, instruction))
+        log.put(
+            places, rule.kind, instruction, places.of(row), rule.words(places, row, instruction), at_end=rule.at_end
+        )
 
 
 def _begin(uses: UndefinedUses, setup: Setup, row: HazardRow, decoded: Decoded) -> None:

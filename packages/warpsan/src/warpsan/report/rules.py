@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from warpsan.engine import layout, rules
 from warpsan.engine.memory import HazardRow
+from warpsan.errors import LaunchError
+from warpsan.host.tensor_map import DESCRIPTOR_BYTES, PlacedMap
 from warpsan.ptx.ir import Instruction
 from warpsan.report.hazard_log import Wording
 from warpsan.report.illegal import FAULTS, illegal_access
 from warpsan.report.places import Places
+from warpsan.report.products import USUALLY_NO_FENCE, shares_registers, touched_registers
 from warpsan.report.undefined import unwritten_global, unwritten_shared
 
 __all__ = ["RULES", "SPACES", "USUALLY_REGISTERS", "Rule"]
@@ -32,11 +35,14 @@ class Rule:
         The text of a violation.
     check : str
         The check that includes the rule.
+    at_end : bool
+        Whether it is broken at the end of a block: another hazard of its kind at the instruction came earlier.
     """
 
     kind: str
     words: Words
     check: str = "memory"
+    at_end: bool = False
 
 
 def sentence(what: str, advice: str) -> Words:
@@ -44,7 +50,7 @@ def sentence(what: str, advice: str) -> Words:
     lanes."""
 
     def words(places: Places, row: HazardRow, instruction: Instruction) -> Wording:
-        numbers = {name: getattr(row, name) for name in ("offset", "width", "expected", "found", "space")}
+        numbers = {name: getattr(row, name) for name in ("offset", "width", "expected", "found", "limit", "space")}
         text = what.format(opcode=instruction.opcode, other="{other}", lanes=row.lanes.bit_count(), **numbers)
         return Wording(text, advice, places.other(row))
 
@@ -134,7 +140,114 @@ _WAITS: Mapping[int, Rule] = {
     ),
 }
 
+
+def _mbarrier(what: str, advice: str = "") -> Rule:
+    return Rule("mbarrier", sentence(what, advice), "async")
+
+
+_USUALLY_INIT = "usually a wrong count in mbarrier.init"
+_MOST = (1 << 20) - 1
+
+_MBARRIERS: Mapping[int, Rule] = {
+    rules.NO_MBARRIER: _mbarrier(
+        "there is no mbarrier at offset {offset} of shared memory",
+        "usually a missing mbarrier.init, or one after its use",
+    ),
+    rules.INITIALISED_AGAIN: _mbarrier(
+        "initialises the mbarrier at offset {offset} again in the middle of a phase",
+        "usually a missing mbarrier.inval or barrier",
+    ),
+    rules.ARRIVALS_OF_INIT: _mbarrier(f"an mbarrier expects 1 to {_MOST} arrivals, not {{found}}"),
+    rules.MORE_ARRIVALS: _mbarrier(
+        "{found} arrivals at once at the mbarrier at offset {offset}, whose phase expects {expected} more of {limit}",
+        _USUALLY_INIT,
+    ),
+    rules.MORE_DROPS: _mbarrier(
+        "{found} arrivals at once drop out of the mbarrier at offset {offset}, which expects {expected}", _USUALLY_INIT
+    ),
+    rules.COMPLETES_PHASE: _mbarrier(
+        "completes the phase of the mbarrier at offset {offset}", "arrive.noComplete must not be the last arrival"
+    ),
+    rules.MORE_BYTES: _mbarrier(
+        "{found} bytes more than expected come to the mbarrier at offset {offset}",
+        "usually a wrong count in expect_tx",
+    ),
+    rules.TOO_MANY_BYTES: _mbarrier(
+        f"the mbarrier at offset {{offset}} counts at most {_MOST} bytes", "split the copy over several phases"
+    ),
+    rules.OLD_PHASE: _mbarrier(
+        "waits for a phase of the mbarrier at offset {offset} that ended more than one phase ago",
+        "usually a state token too old",
+    ),
+    rules.SIGNALS_ANOTHER_CTA: _mbarrier(
+        "stores to one CTA and signals an mbarrier of another", "usually only one address went through mapa"
+    ),
+    rules.REACHES_EXITED: Rule(
+        "cluster",
+        sentence(
+            "reaches into the shared memory of a CTA of its cluster that has exited",
+            "usually a missing barrier.cluster before the end of the kernel",
+        ),
+        "async",
+    ),
+}
+
+
+def _no_map(places: Places, row: HazardRow, instruction: Instruction) -> Wording:
+    """The bytes at the address describe no tensor map, or one of a tensor elsewhere."""
+    what = "there is no tensor map at the address"
+    try:
+        placed = PlacedMap.read(bytes(places.space.data[row.offset : row.offset + DESCRIPTOR_BYTES]))
+        if placed is not None and not places.space.holds(placed.begin, placed.map.reach):
+            what = f"the tensor map's {placed.map.reach} bytes do not lie in one buffer of global memory"
+    except LaunchError as error:
+        what = str(error)
+    return Wording(what, _USUALLY_MAP)
+
+
+def _at_end(what: str) -> Rule:
+    return Rule("async", sentence(what, "usually a missing wait before the end of the kernel"), "async", at_end=True)
+
+
+_USUALLY_MAP = "pass a TensorMap for a 128-byte parameter"
+
+_COPIES: Mapping[int, Rule] = {
+    rules.NOT_IN_CHUNKS: Rule(
+        "misaligned",
+        sentence("copies {found} bytes, which is not a multiple of 16", "bulk copies come in 16-byte chunks"),
+        "async",
+    ),
+    rules.READS_EXITED: _at_end("reads shared memory of a block that has exited meanwhile"),
+    rules.WRITES_EXITED: _at_end("writes shared memory of a block that has exited meanwhile"),
+    rules.STILL_READS: _at_end("still reads shared memory when its block exits"),
+    rules.NO_TENSOR_MAP: Rule("tensor-map", _no_map, "async"),
+    rules.AXES_DIFFER: Rule(
+        "tensor-map",
+        sentence("the tensor map has {found} axes, and the instruction {expected}", _USUALLY_MAP),
+        "async",
+    ),
+}
+
+
+def _differs(name: str) -> Rule:
+    return Rule("wgmma", sentence(f"{name} is not the same in all threads of the warpgroup", ""), "async")
+
+
+_PRODUCTS: Mapping[int, Rule] = {
+    rules.A_DIFFERS: _differs("the descriptor of A"),
+    rules.B_DIFFERS: _differs("the descriptor of B"),
+    rules.SCALE_DIFFERS: _differs("scale-d"),
+    rules.NO_FENCE: Rule(
+        "wgmma", sentence("there was no wgmma.fence before the first product", USUALLY_NO_FENCE), "async"
+    ),
+    rules.TOUCHED_REGISTERS: Rule("wgmma", touched_registers, "async"),
+    rules.SHARES_REGISTERS: Rule("wgmma", shares_registers, "async"),
+}
+
 RULES: Mapping[int, Rule] = {
+    **_PRODUCTS,
+    **_MBARRIERS,
+    **_COPIES,
     **_BARRIERS,
     **_WAITS,
     **{rule: Rule(kind, _illegal) for rule, kind in enumerate(FAULTS)},
@@ -143,4 +256,5 @@ RULES: Mapping[int, Rule] = {
     rules.NAMES_ABSENT: _absent("the member mask {offset:#010x} names threads {width:#010x} too"),
     rules.LEAVES_OUT: _absent("the member mask {offset:#010x} leaves out a thread that executes this"),
 }
-"""The rules by their numbers, besides those of undefined registers (:mod:`.undefined`)."""
+"""The rules by their numbers, besides those of undefined registers (:mod:`.undefined`) and of uses of registers in
+flight (:mod:`.products`)."""

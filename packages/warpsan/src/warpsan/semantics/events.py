@@ -9,25 +9,17 @@ from warpsan.engine.communication import changes_maps
 from warpsan.engine.lanes import WORD64
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.steps import is_step, issues, step_registers
-from warpsan.engine.trace import trace_map, trace_registers, trace_step
+from warpsan.engine.trace import trace_map, trace_step
 from warpsan.host.tensor_map import ALIGNMENT, DESCRIPTOR_BYTES
 from warpsan.ptx.ir import Instruction, TensorAddress
-from warpsan.semantics.warpgroup import set_words, sets_used
 
 __all__ = ["trace_instruction"]
 
 
 def trace_instruction(asm: Assembler, instruction: Instruction) -> None:
-    """Append the records before an instruction that record its execution, if it orders accesses, and its use of
-    registers that products may use."""
+    """Append the records before an instruction that record its execution, if it orders accesses."""
     if not asm.traced:
         return
-    if instruction.opcode != "wgmma" and any(each.opcode == "wgmma" for each in asm.entry.instructions):
-        sets = sets_used(asm, instruction)
-        if sets:
-            asm.begin(instruction)
-            operation = NativeOperation("trace.registers", lambda code: code.hand_over(trace_registers))
-            asm.record(operation, [*set_words(sets), instruction.pc])
     box = next((each for each in instruction.operands if isinstance(each, TensorAddress)), None)
     if box is not None and changes_maps(asm.entry):
         _trace_map(asm, instruction, box)

@@ -3,10 +3,11 @@ products and the single-bit type are not modelled."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from warpsan.analysis.derived import derived
 from warpsan.analysis.fusion import registers_read, registers_written
 from warpsan.engine import layout
 from warpsan.engine.assembler import Assembler, NotNative, native
@@ -16,13 +17,13 @@ from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.products import commit_products, fence_products, look_at_registers
 from warpsan.numerics.tensor_cores import rule_of
 from warpsan.ptx.grammar import Form, form_of, has_form
-from warpsan.ptx.ir import Immediate, Instruction, Operand, Register, Vector
+from warpsan.ptx.ir import Entry, Immediate, Instruction, Operand, Register, Vector
 from warpsan.ptx.synchronising import Product
 from warpsan.semantics.factors import Factor, as_factor, store_factors, store_fragments
 from warpsan.semantics.integer_sums import IntegerSum
 from warpsan.semantics.sums import ALTERNATING, TileSum, stacked, store_half
 
-__all__ = ["EIGHT_BITS", "Numbers", "look_at_sets", "product_list", "set_words", "sets_used"]
+__all__ = ["EIGHT_BITS", "Numbers", "look_at_sets", "product_list", "product_sets", "set_words"]
 
 _DEPTH = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u8": 32}
 EIGHT_BITS = ("e4m3", "e5m2")
@@ -200,21 +201,29 @@ def product_list(asm: Assembler, instruction: Instruction, numbers: Numbers | No
 # ---- registers that products work on ---------------------------------------------------------------------------------
 
 
-def _sets(asm: Assembler) -> dict[tuple[tuple[str, ...], str], int]:
-    """The sets of registers that the entry's products use, with the type of accumulators, and their numbers.
+ProductSets = Mapping[tuple[tuple[str, ...], str], int]
 
-    The rules are those of :mod:`warpsan.replay.warpgroups`.
-    """
-    if not asm.product_sets:
-        for instruction in asm.entry.instructions:
-            if has_form(instruction, Product):
-                for operand, kind in zip(instruction.operands[:2], (*instruction.mods[-3:-2], ""), strict=False):
-                    if isinstance(operand, Vector):
-                        names = tuple(item.name for item in operand.items if isinstance(item, Register))
-                        asm.product_sets.setdefault((names, kind), len(asm.product_sets))
-    if len(asm.product_sets) > layout.MOST_SETS:
+
+@derived
+def product_sets(entry: Entry) -> ProductSets:
+    """The sets of registers that the entry's products use, with the type of accumulators, or an empty one for
+    fragments of A, and their numbers."""
+    sets: dict[tuple[tuple[str, ...], str], int] = {}
+    for instruction in entry.instructions:
+        if has_form(instruction, Product):
+            for operand, kind in zip(instruction.operands[:2], (*instruction.mods[-3:-2], ""), strict=False):
+                if isinstance(operand, Vector):
+                    names = tuple(item.name for item in operand.items if isinstance(item, Register))
+                    sets.setdefault((names, kind), len(sets))
+    return sets
+
+
+def _sets(asm: Assembler) -> ProductSets:
+    """:func:`product_sets` of an assembler's entry."""
+    sets = product_sets(asm.entry)
+    if len(sets) > layout.MOST_SETS:
         raise NotNative(f"more than {layout.MOST_SETS} sets of registers that products work on")
-    return asm.product_sets
+    return sets
 
 
 def set_words(bits: int) -> list[int]:
@@ -249,9 +258,13 @@ def sets_used(asm: Assembler, instruction: Instruction) -> int:
     )
 
 
-def look_at_sets(asm: Assembler, sets: int) -> None:
-    """Append the record before instructions that use registers of these sets."""
+def look_at_sets(asm: Assembler, instructions: Sequence[Instruction]) -> None:
+    """Append the record before instructions that may use registers of products."""
+    sets = 0
+    for instruction in instructions:
+        sets |= sets_used(asm, instruction)
     if sets:
+        asm.looks[len(asm.records)] = tuple(each.pc for each in instructions)
         asm.record(NativeOperation("wgmma.registers", lambda code: code.hand_over(look_at_registers)), set_words(sets))
 
 
@@ -269,5 +282,5 @@ def _fence(asm: Assembler, instruction: Instruction, form: Form) -> None:
     """``wgmma.fence`` orders accesses to registers, which are never delayed here: only the checks use it."""
     if form.name == "wgmma.commit_group":
         asm.record(NativeOperation("wgmma.commit_group", lambda code: code.hand_over(commit_products)), [])
-    elif asm.checked or asm.traced:
+    elif asm.checked:
         asm.record(NativeOperation("wgmma.fence", lambda code: code.hand_over(fence_products)), [])

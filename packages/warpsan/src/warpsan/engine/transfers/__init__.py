@@ -1,8 +1,8 @@
 """Bulk copies: machine code (:mod:`~warpsan.engine.translate`).
 
 An instruction (:mod:`.issue`) makes one entry for each copy (:mod:`.entries`), which lands later (:mod:`.landing`); a
-copy moves a box of a tensor, or a range of bytes (:mod:`.boxes`). The rules are those of
-:mod:`warpsan.replay.bulk_copies` and :mod:`~warpsan.host.tensor_map`.
+copy moves a box of a tensor, or a range of bytes (:mod:`.boxes`; the boxes are those of
+:mod:`~warpsan.host.tensor_map`).
 """
 
 from warpsan.engine.transfers.arrivals import arrive_behind_copies

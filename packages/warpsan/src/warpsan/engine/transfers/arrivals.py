@@ -1,6 +1,6 @@
 """``cp.async.mbarrier.arrive``: lanes arrive at an mbarrier after their copies so far have landed: machine code.
 
-The rules are those of :mod:`warpsan.replay.async_copy`. For the checks, the copies are operations that the mbarrier
+For the checks, the copies are operations that the mbarrier
 signals: a wait for the phase is ordered after these copies only, and not after other accesses of their lanes.
 """
 
@@ -15,24 +15,23 @@ from warpsan.engine.layout import (
     ASYNC,
     AT_UNIT,
     LANDED,
+    LEFT_OUT,
     MANY_COPIES,
-    MBARRIER_RULE,
     MOST_COPIES,
     SCRATCH_PLACES,
 )
 from warpsan.engine.mbarriers import (
     actor_of,
+    check_arrivals,
     count_arrivals,
-    cta_of,
     is_remote,
-    mbarrier_at,
     mbarrier_instruction,
-    offset_of,
+    named_mbarrier,
     use_mbarrier,
     vectors_of,
 )
 from warpsan.engine.memory import MbarrierState, Record, ThreadCopy, TransferEntry
-from warpsan.engine.suspects import broken_rule, current_instruction, suspect
+from warpsan.engine.suspects import current_instruction, suspect
 from warpsan.engine.tags import shared_tag
 from warpsan.engine.trace import next_serial
 from warpsan.engine.transfers.entries import lane_address, new_entry
@@ -60,17 +59,14 @@ def arrive_behind_copies(registers: int, record: Record, mask: int, context: Con
         for lane in range(32):
             if left >> lane & 1 == 0:
                 continue
-            address = lane_address(registers, record, 0, lane)
-            cta = cta_of(context, address)
-            mine = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else MbarrierState(0)
-            status = broken_rule(context, MBARRIER_RULE) if mine == 0 else 0
-            if status != 0:
-                return status
-            if mine == 0:  # this lane is left out
+            found = named_mbarrier(context, lane, lane_address(registers, record, 0, lane))
+            if found < 64:
                 left = left & ~(1 << lane)
-                continue
-            mbarrier = mbarrier if mbarrier else mine
-            lanes |= 1 << lane if mine == mbarrier else 0
+                if found == LEFT_OUT:
+                    continue
+                return found
+            mbarrier = mbarrier if mbarrier else MbarrierState(found)
+            lanes |= 1 << lane if found == mbarrier.address else 0
         if mbarrier == 0:
             continue
         left = left & ~lanes
@@ -115,7 +111,7 @@ def land_arrivals(context: Context, entry: TransferEntry) -> int:
     drop_landed(context, state, first, MANY_COPIES)
     many = popcount(lanes)
     current_instruction(context, entry.pc)
-    status = broken_rule(context, MBARRIER_RULE) if many > mbarrier.pending else 0
+    status = check_arrivals(context, mbarrier, lanes, many, 0, 0)
     count_arrivals(context, mbarrier, many)
     return status
 

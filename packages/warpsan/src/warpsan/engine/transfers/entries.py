@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 from warpsan.engine.context import Context
+from warpsan.engine.hazards import add_hazard, hazard_row
 from warpsan.engine.layout import (
     COPY_COORDINATES,
     COPY_FAR,
     COPY_MANY,
+    COPY_PC,
     COPY_SHARED,
     FULL,
-    ILLEGAL,
     IN_GLOBAL,
     LANDED,
+    LEFT_OUT,
+    LOADS,
     MAP_AXES,
     MAP_BYTES,
     MAP_RAW,
     MAP_SWIZZLE,
     MAP_WORDS,
+    NO_MAP_BOX,
     RAW_WORDS,
+    SCRATCH_FAULTS,
+    STORES,
     TENSOR_MAP,
+    UNMODELLED,
     WITHIN,
 )
-from warpsan.engine.mbarriers import cta_alive, cta_of, offset_of
 from warpsan.engine.memory import MbarrierState, Record, TransferEntry
-from warpsan.engine.suspects import broken_rule, suspect
+from warpsan.engine.rules import AXES_DIFFER, NO_TENSOR_MAP, NOT_IN_CHUNKS
+from warpsan.engine.suspects import suspect
 from warpsan.engine.trace import trace_global
-from warpsan.engine.words import call_operation, copy, load32, load64
+from warpsan.engine.unit_addresses import check_global, check_shared, cta_of, offset_of
+from warpsan.engine.words import call_operation, copy, load32, load64, store64
 from warpsan.host.memory import GLOBAL_BASE
 
 __all__ = ["box_entry", "bytes_entry", "lane_address", "new_entry", "next_entry", "origin_place", "shared_place"]
@@ -72,15 +80,6 @@ def new_entry(context: Context, kind: int, lane: int, cta: int, offset: int, siz
     return entry.address
 
 
-def within_extent(context: Context, begin: int, size: int) -> int:
-    """Whether so many bytes of global memory lie in one buffer."""
-    for k in range(context.extent_count):
-        extent = context.extents.at(2 * k)
-        if begin >= extent[0] and begin + size <= extent[1]:
-            return 1
-    return 0
-
-
 def lane_address(registers: int, record: Record, operand: int, lane: int) -> int:
     """A lane's address: the row of a record's operand, plus the offset in the next operand."""
     row = registers + record.operands[operand]
@@ -101,16 +100,15 @@ def written_in_launch(context: Context, first: int, last: int) -> int:
     return 0
 
 
-def tensor_map_at(context: Context, address: int) -> int:
-    """The tensor map at a generic address; 0 if there is none, or a status below 64.
+def tensor_map_at(context: Context, lane: int, address: int) -> int:
+    """The tensor map at a lane's generic address; below 64 if there is none, as in :mod:`~..unit_addresses`.
 
     Maps of the launch's arguments are known; Python reads others, which a kernel has changed, and keeps them.
     """
     offset = address - GLOBAL_BASE
-    if offset & 63:
-        return 0
-    if within_extent(context, offset, 128) == 0:
-        return 0
+    status = check_global(context, lane, offset, 128, 64)
+    if status != 0:
+        return status
     if context.trace != 0:
         trace_global(context, offset, offset + 128)
     status = written_in_launch(context, offset, offset + 127)
@@ -124,30 +122,40 @@ def tensor_map_at(context: Context, address: int) -> int:
             same += 1
         if same == RAW_WORDS:
             return tensor
-    return call_operation(context.read_map, place, 0, 0, context)
+    tensor = call_operation(context.read_map, place, 0, 0, context)
+    return tensor if tensor != 0 else break_map_rule(context, lane, NO_TENSOR_MAP, offset, 0, 0)
+
+
+def break_map_rule(context: Context, lane: int, rule: int, offset: int, expected: int, found: int) -> int:
+    """A lane uses a wrong tensor map, at an offset of global memory. Returns ``LEFT_OUT``, or a status."""
+    row = hazard_row(context, context.current_record, rule, 1 << lane)
+    row.offset = offset
+    row.expected = expected
+    row.found = found
+    status = add_hazard(context, row)
+    return status if status != 0 else LEFT_OUT
 
 
 def box_entry(registers: int, record: Record, lane: int, context: Context, kind: int) -> int:
-    """An entry for a box that a lane copies; for a fault, 0 if it has been noted, or a status below 64."""
+    """An entry for a box that a lane copies; below 64 if there is none, as in :mod:`~..unit_addresses`."""
     shared = lane_address(registers, record, COPY_SHARED, lane)
-    tensor = tensor_map_at(context, lane_address(registers, record, COPY_FAR, lane))
+    map_address = lane_address(registers, record, COPY_FAR, lane)
+    tensor = tensor_map_at(context, lane, map_address)
     axes = record.operands[COPY_MANY]
-    if tensor == 0:
-        return broken_rule(context, TENSOR_MAP)
     if tensor < 64:
         return tensor
     if load64(tensor + 8 * MAP_AXES) != axes:
-        return broken_rule(context, TENSOR_MAP)
-    cta, offset = cta_of(context, shared), offset_of(shared)
+        found = load64(tensor + 8 * MAP_AXES)
+        return break_map_rule(context, lane, AXES_DIFFER, map_address - GLOBAL_BASE, axes, found)
     size = load64(tensor + 8 * MAP_BYTES)
-    if cta < 0 or offset & 127 or offset > context.shared_limit - size:
-        return broken_rule(context, ILLEGAL)
-    status = reaches_exited(context, cta)
+    status = check_shared(context, lane, shared, size, 128)
     if status != 0:
         return status
     if load64(tensor + 8 * MAP_SWIZZLE) != 0 and size & 127:
-        return TENSOR_MAP
-    place = new_entry(context, kind, lane, cta, offset, size)
+        store64(context.scratch + SCRATCH_FAULTS, record.operands[COPY_PC])
+        store64(context.scratch + SCRATCH_FAULTS + 8, NO_MAP_BOX)
+        return UNMODELLED
+    place = new_entry(context, kind, lane, cta_of(context, shared), offset_of(shared), size)
     if place < 64:
         return place
     entry = TransferEntry(place)
@@ -158,33 +166,30 @@ def box_entry(registers: int, record: Record, lane: int, context: Context, kind:
     return place
 
 
-def reaches_exited(context: Context, cta: int) -> int:
-    """Whether a copy uses the shared memory of a CTA that has exited; it continues if that has been noted. Returns a
-    status."""
-    return broken_rule(context, ILLEGAL) if cta_alive(context, cta) == 0 else 0
-
-
 def bytes_entry(registers: int, record: Record, lane: int, context: Context, kind: int) -> int:
-    """An entry for bytes that a lane copies; 0 if it copies none; for a fault, as :func:`box_entry`."""
+    """An entry for bytes that a lane copies; below 64 if there is none, as in :mod:`~..unit_addresses`: 0 if it copies
+    no bytes."""
     shared = lane_address(registers, record, COPY_SHARED, lane)
     far = lane_address(registers, record, COPY_FAR, lane)
     begin = far if kind == WITHIN else far - GLOBAL_BASE
-    size = load32(registers + record.operands[COPY_MANY] + 4 * lane)
-    cta, offset = cta_of(context, shared), offset_of(shared)
+    size = load32(registers + record.operands[COPY_MANY] + 4 * lane) & 0xFFFFFFFF
     if size == 0:
         return 0
-    limit = context.shared_limit - size
-    legal = cta >= 0 and size > 0 and (size | offset | begin) & 15 == 0 and offset <= limit
-    if kind == WITHIN:
-        legal = legal and begin >= 0 and begin <= limit
-    else:
-        legal = legal and within_extent(context, begin, size) != 0
-    if legal == 0:
-        return broken_rule(context, ILLEGAL)
-    status = reaches_exited(context, cta)
+    if size & 15:
+        row = hazard_row(context, context.current_record, NOT_IN_CHUNKS, 1 << lane)
+        row.found = size
+        status = add_hazard(context, row)
+        return status if status != 0 else LEFT_OUT
+    status = check_global(context, lane, begin, size, 16) if kind == STORES else 0
+    if status == 0:
+        status = check_shared(context, lane, shared, size, 16)
+    if status == 0 and kind == LOADS:
+        status = check_global(context, lane, begin, size, 16)
+    if status == 0 and kind == WITHIN:
+        status = check_shared(context, lane, begin, size, 16)
     if status != 0:
         return status
-    place = new_entry(context, kind, lane, cta, offset, size)
+    place = new_entry(context, kind, lane, cta_of(context, shared), offset_of(shared), size)
     if place < 64:
         return place
     entry = TransferEntry(place)

@@ -5,37 +5,41 @@ from __future__ import annotations
 from warpsan.engine.clocks import comes_before, first_of_cluster, operation_time, warps_of_cluster
 from warpsan.engine.context import Context
 from warpsan.engine.flights import copy_issued, doubt, read_range
+from warpsan.engine.hazards import break_rule
 from warpsan.engine.layout import (
+    ASYNC,
     COPY_CASTS,
     COPY_COMBINE,
     COPY_PC,
     COPY_SIGNAL,
     FULL,
-    ILLEGAL,
     LANDED,
+    LEFT_OUT,
     LOADS,
     MAP_ITEM,
     MAP_KIND,
-    MBARRIER_RULE,
     MOST_MBARRIERS,
     OF_COPIES,
     RACE,
+    SCRATCH_FAULTS,
     SCRATCH_PLACES,
     STORES,
-    TENSOR_MAP,
+    UNMODELLED,
     WITHIN,
     WORDS,
 )
-from warpsan.engine.mbarriers import actor_of, cta_alive, cta_of, mbarrier_at, offset_of
+from warpsan.engine.mbarriers import actor_of, break_mbarrier_rule, mbarrier_at, named_mbarrier
 from warpsan.engine.memory import MbarrierState, Record, TransferEntry
 from warpsan.engine.recorded import is_recorded, record_lines, record_shared
-from warpsan.engine.suspects import broken_rule, current_instruction
+from warpsan.engine.rules import NO_MBARRIER, SIGNALS_ANOTHER_CTA, WRITES_EXITED
+from warpsan.engine.suspects import current_instruction
 from warpsan.engine.tags import global_tag
 from warpsan.engine.trace import next_serial
 from warpsan.engine.traffic import count_shared
 from warpsan.engine.transfers.boxes import global_lines
 from warpsan.engine.transfers.entries import box_entry, bytes_entry, lane_address, new_entry, next_entry
 from warpsan.engine.transfers.landing import begin_store, begin_transfer
+from warpsan.engine.unit_addresses import check_shared, cta_alive, cta_of, offset_of
 from warpsan.engine.words import copy, load32, load64, store64
 
 __all__ = ["copy_within", "load_box", "load_bytes", "store_box", "store_bytes", "store_words"]
@@ -78,14 +82,14 @@ def issue(registers: int, record: Record, mask: int, context: Context, kind: int
         else:
             place = bytes_entry(registers, record, lane, context, kind)
         status = issue_one(registers, record, lane, context, TransferEntry(place)) if place >= 64 else place
-        if status != 0:
+        if status > LEFT_OUT:
             return status
     record_lines(context, record.operands[COPY_PC])
     return 0
 
 
 def issue_one(registers: int, record: Record, lane: int, context: Context, entry: TransferEntry) -> int:
-    """A lane issues the copy of an entry. Returns a status."""
+    """A lane issues the copy of an entry. Returns ``LEFT_OUT`` or a status."""
     kind = entry.kind
     entry.pc = record.operands[COPY_PC]
     if kind != LOADS:
@@ -94,11 +98,11 @@ def issue_one(registers: int, record: Record, lane: int, context: Context, entry
             return status
         if kind == STORES:
             return begin_store(context, entry, lane)
-    mbarrier = named_mbarrier(context, lane_address(registers, record, COPY_SIGNAL, lane))
-    if mbarrier == 0:
+    mbarrier = named_mbarrier(context, lane, lane_address(registers, record, COPY_SIGNAL, lane))
+    if mbarrier < 64:
         entry.kind = LANDED
-        return broken_rule(context, MBARRIER_RULE)
-    entry.mbarrier = mbarrier
+        return mbarrier
+    entry.mbarrier = MbarrierState(mbarrier)
     casts = record.operands[COPY_CASTS]
     if kind == LOADS and casts >= 0:
         return multicast(context, entry, load32((registers + casts + 2 * lane) & ~3) >> 16 * (lane & 1) & 0xFFFF)
@@ -115,8 +119,9 @@ def set_combination(context: Context, entry: TransferEntry, combine: int) -> int
         kind = load64(tensor + 8 * MAP_KIND)
         number = context.lists[combine + kind] if kind >= 0 else 0
         if number == 0:
-            entry.kind = LANDED
-            return broken_rule(context, TENSOR_MAP)
+            store64(context.scratch + SCRATCH_FAULTS, entry.pc)
+            store64(context.scratch + SCRATCH_FAULTS + 8, kind)
+            return UNMODELLED
         entry.combine = load64(tensor + 8 * MAP_ITEM) << 16 | number
     return 0
 
@@ -137,12 +142,15 @@ def multicast(context: Context, model: TransferEntry, ranks: int) -> int:
             continue
         cta = first + rank
         mbarrier = mbarrier_at(context, cta, offset)
-        if mbarrier == 0 or cta_alive(context, cta) == 0:
-            status = broken_rule(context, MBARRIER_RULE)
+        if cta_alive(context, cta) == 0:
+            status = break_rule(context, WRITES_EXITED, 1 << entry.lane)
             if status != 0:
                 return status
-            if mbarrier == 0:
-                continue
+        if mbarrier == 0:
+            status = break_mbarrier_rule(context, NO_MBARRIER, 1 << entry.lane, offset)
+            if status != 0:
+                return status
+            continue
         place = next_entry(context)
         if place == 0:
             return FULL
@@ -176,24 +184,22 @@ def store_words(registers: int, record: Record, mask: int, context: Context) -> 
             continue
         address = lane_address(registers, record, 0, lane)
         signal = lane_address(registers, record, 2, lane)
-        cta, offset = cta_of(context, address), offset_of(address)
-        if cta < 0 or offset & (size - 1) or offset > context.shared_limit - size:
-            status = broken_rule(context, ILLEGAL)
-            if status != 0:
-                return status
+        status = check_shared(context, lane, address, size, size)
+        mbarrier = named_mbarrier(context, lane, signal) if status == 0 else status
+        if mbarrier == LEFT_OUT:
             continue
-        mbarrier = named_mbarrier(context, signal)
-        if mbarrier == 0 or cta_of(context, signal) != cta or cta_alive(context, cta) == 0:
-            status = broken_rule(context, MBARRIER_RULE)
+        if mbarrier < 64:
+            return mbarrier
+        cta, offset = cta_of(context, address), offset_of(address)
+        if MbarrierState(mbarrier).cta != cta:
+            status = break_rule(context, SIGNALS_ANOTHER_CTA, 1 << lane)
             if status != 0:
                 return status
-            if mbarrier == 0:  # this lane is left out
-                continue
         place = new_entry(context, WORDS, lane, cta, offset, size)
         if place < 64:
             return place
         entry = TransferEntry(place)
-        entry.mbarrier = mbarrier
+        entry.mbarrier = MbarrierState(mbarrier)
         entry.combine = record.operands[7]
         entry.pc = record.operands[6]
         for k in range(many):
@@ -203,12 +209,6 @@ def store_words(registers: int, record: Record, mask: int, context: Context) -> 
         if status != 0:
             return status
     return 0
-
-
-def named_mbarrier(context: Context, address: int) -> MbarrierState:
-    """The mbarrier at an address of shared::cluster; 0 if there is none."""
-    home = cta_of(context, address)
-    return mbarrier_at(context, home, offset_of(address)) if home >= 0 else MbarrierState(0)
 
 
 def begin_load(context: Context, entry: TransferEntry, proxy: int, reads: int) -> int:
@@ -237,7 +237,7 @@ def announce_load(context: Context, entry: TransferEntry, proxy: int, reads: int
         status = doubt(context, mbarrier.cta, granule, RACE)
     if status == 0 and entry.kind != WORDS and mbarrier.unfenced != 0:
         granule = entry.offset >> context.granule_shift
-        status = doubt(context, entry.cta, granule, MBARRIER_RULE)  # its destination is watched
+        status = doubt(context, entry.cta, granule, ASYNC)  # its destination is watched
     if status != 0:
         return status
     if entry.kind == WITHIN:

@@ -1,6 +1,6 @@
 """Landing of bulk copies, their groups and waits: machine code.
 
-The rules are those of :mod:`warpsan.replay.bulk_copies`. Copies land when nothing else can run, the oldest first;
+Copies land when nothing else can run, the oldest first;
 stores land at the latest when their lane waits for them. If a lane waits only for the reading (``.read``), the data is
 kept until then, or until the buffer is full.
 """
@@ -11,11 +11,12 @@ from warpsan.engine.clocks import completed, operation_time, release_to, warps_o
 from warpsan.engine.context import Context
 from warpsan.engine.copies import count_unwaited
 from warpsan.engine.flights import copy_came, others_know, read_range, reads_range_complete
+from warpsan.engine.hazards import break_rule
 from warpsan.engine.layout import (
     ARRIVALS,
-    ASYNC,
     BACKWARD,
     DRAWN,
+    ENDED,
     EVERY_LANE,
     LANDED,
     SCRATCH_PLACES,
@@ -25,16 +26,18 @@ from warpsan.engine.layout import (
     WORDS,
     WRITTEN_OUT,
 )
-from warpsan.engine.mbarriers import actor_of, bytes_came, bytes_counted, cta_alive, is_remote, vectors_of
-from warpsan.engine.memory import Record, TransferEntry
+from warpsan.engine.mbarriers import actor_of, break_mbarrier_rule, bytes_came, bytes_counted, is_remote, vectors_of
+from warpsan.engine.memory import MbarrierState, Record, TransferEntry
 from warpsan.engine.recorded import record_lines, record_update
 from warpsan.engine.reset import draw
-from warpsan.engine.suspects import broken_rule, current_instruction
+from warpsan.engine.rules import NO_MBARRIER, READS_EXITED, STILL_READS, WRITES_EXITED
+from warpsan.engine.suspects import current_instruction
 from warpsan.engine.trace import trace_advance
 from warpsan.engine.traffic import count_stretch
 from warpsan.engine.transfers.arrivals import land_arrivals
 from warpsan.engine.transfers.boxes import global_lines, move_box, put
 from warpsan.engine.transfers.entries import origin_place, shared_place
+from warpsan.engine.unit_addresses import cta_alive
 from warpsan.engine.watch.cluster_memory import UPDATES, watch_cluster
 from warpsan.engine.words import copy, fill, load32, store32, store64
 from warpsan.host.memory import RANK_SHIFT
@@ -103,14 +106,14 @@ def write_captured(context: Context) -> int:
     """The buffer of data that stores have read is full: all of these stores write now, as they may at any time.
     Returns a status."""
     first, count = context.transfer_first, context.transfer_count
-    base = context.transfers
+    base, current, status = context.transfers, context.current, 0
     for k in range(first, count):
         captured = base[k]
-        if in_flight(captured) and captured.source != 0:
+        if status == 0 and in_flight(captured) and captured.source != 0:
             status = land_all(context, captured.serial)
-            if status != 0:
-                return status
-    return 0
+    context.current = current
+    context.current_warp = context.warps[current]
+    return status
 
 
 def commit_transfers(registers: int, record: Record, mask: int, context: Context) -> int:
@@ -217,18 +220,19 @@ def land(context: Context, entry: TransferEntry) -> int:
     if entry.kind == ARRIVALS:
         return land_arrivals(context, entry)
     if entry.kind == STORES:
-        status = write_out(context, entry)
+        status = check_exited(context, entry, entry.cta, READS_EXITED) if entry.source == 0 else 0
+        if status == 0:
+            status = write_out(context, entry)
         if entry.state & WAITED_FOR:
             entry.kind = LANDED
         return status
-    if cta_alive(context, entry.cta) == 0:
-        status = breaks_rule(context, entry)
-        if status != 0:
-            return status
     if entry.kind == WITHIN:
         status = origin_read(context, entry)
         if status != 0:
             return status
+    status = check_exited(context, entry, entry.cta, WRITES_EXITED)
+    if status != 0:
+        return status
     if entry.combine != 0:
         return combine_words(context, entry)
     if entry.kind == WORDS:
@@ -250,9 +254,12 @@ def signal(context: Context, entry: TransferEntry) -> int:
     """The mbarrier of a landed copy counts its bytes. In the late mode, its phase ends when all copies of the
     instruction have landed (:func:`signal_all`). Returns a status."""
     mbarrier, many = entry.mbarrier, entry.bytes
-    current_instruction(context, entry.pc)
+    issuer(context, entry)
+    if mbarrier.valid == ENDED:
+        entry.mbarrier = MbarrierState(0)
+        return break_mbarrier_rule(context, NO_MBARRIER, 1 << entry.lane, mbarrier.offset)
     if context.early != 0:
-        return bytes_came(context, mbarrier, many)
+        return bytes_came(context, mbarrier, many, entry.lane)
     mbarrier.pending_bytes -= many
     return 0
 
@@ -265,8 +272,8 @@ def signal_all(context: Context, serial: int) -> int:
             break
         if entry.mbarrier == 0:
             continue
-        current_instruction(context, entry.pc)
-        status = bytes_counted(context, entry.mbarrier)
+        issuer(context, entry)
+        status = bytes_counted(context, entry.mbarrier, entry.lane)
         if status != 0:
             return status
     return 0
@@ -276,10 +283,9 @@ def origin_read(context: Context, entry: TransferEntry) -> int:
     """A copy within the cluster has read its source; waits for its mbarrier are ordered after that. Returns a
     status."""
     cta = entry.coordinates[1]
-    if cta_alive(context, cta) == 0:
-        status = breaks_rule(context, entry)
-        if status != 0:
-            return status
+    status = check_exited(context, entry, cta, READS_EXITED)
+    if status != 0:
+        return status
     if context.checked != 0:
         reads_range_complete(context, cta, entry.coordinates[0], entry.bytes)
         async_actor, mbarrier = warps_of_cluster(context) + entry.warp, entry.mbarrier
@@ -315,10 +321,19 @@ def combine_words(context: Context, entry: TransferEntry) -> int:
     return signal(context, entry)
 
 
-def breaks_rule(context: Context, entry: TransferEntry) -> int:
-    """A copy is in flight when a block exits whose shared memory it uses. Returns a status."""
+def issuer(context: Context, entry: TransferEntry) -> None:
+    """Hazards from now on belong to the warp and the instruction that issued a copy."""
+    context.current = entry.warp
+    context.current_warp = context.warps[entry.warp]
     current_instruction(context, entry.pc)
-    return broken_rule(context, ASYNC)
+
+
+def check_exited(context: Context, entry: TransferEntry, cta: int, rule: int) -> int:
+    """The CTA whose shared memory a copy uses must not have exited. Returns a status."""
+    if cta_alive(context, cta):
+        return 0
+    issuer(context, entry)
+    return break_rule(context, rule, 1 << entry.lane)
 
 
 def drained(context: Context) -> int:
@@ -333,7 +348,9 @@ def drained(context: Context) -> int:
         count_unwaited(context)  # copies of an mbarrier arrival have landed by now
     for k in range(context.transfer_first, context.transfer_count):
         entry = context.transfers[k]
-        status = breaks_rule(context, entry) if entry.kind != LANDED else 0
-        if status != 0:
-            return status
+        if entry.kind != LANDED:
+            issuer(context, entry)
+            status = break_rule(context, STILL_READS, 1 << entry.lane)
+            if status != 0:
+                return status
     return others_know(context)

@@ -13,8 +13,8 @@ from warpsan.engine.layout import (
     EVERY_LANE,
     SCRATCH_PLACES,
 )
-from warpsan.engine.mbarriers import cta_of, offset_of
 from warpsan.engine.tags import actor_of_tag, shared_tag, time_of_tag
+from warpsan.engine.unit_addresses import cta_of, offset_of
 from warpsan.engine.watch.shared_memory import read_followed, read_shared, update_shared, write_shared
 from warpsan.engine.words import copy, load64, store64
 

@@ -15,11 +15,11 @@ from warpsan.engine.layout import (
     SCRATCH_CHUNKS,
     SCRATCH_PLACES,
 )
-from warpsan.engine.mbarriers import cta_of, offset_of
 from warpsan.engine.memory import Record
 from warpsan.engine.rules import NEVER_SET
 from warpsan.engine.structs import Ptr, i32
 from warpsan.engine.suspects import first_lane
+from warpsan.engine.unit_addresses import cta_of, offset_of
 from warpsan.engine.words import fill, load8, load32, load64, store8, store32, store64
 
 __all__ = [
