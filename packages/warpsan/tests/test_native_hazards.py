@@ -13,7 +13,6 @@ from source_bugs import BUGS, Edit
 from source_programs import DEVICE, PROGRAMS
 from warpsan.build.builder import build
 from warpsan.build.source import Module
-from warpsan.engine.repeating import Repetition, TooManyEvents
 from warpsan.planting import replace_once
 
 HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n"
@@ -227,17 +226,7 @@ def many(place: int) -> warpsan.Report:
 
 
 @pytest.mark.usefixtures("recorded_wholly")
-@pytest.mark.parametrize("parts", [False, True], ids=["at once", "in parts"])
 @pytest.mark.parametrize("place", [5000, 32 + 16, 32 + 900])
-def test_one_of_many_suspicious_places_is_a_hazard(place: int, parts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most places have no hazard, and exceed the rows and events that native code can hold."""
-    at_once = Repetition.report
-
-    def report(launch: Repetition, *, closely: bool, part: int = 0, parts: int = 1) -> bool:
-        if closely and parts < 32:
-            raise TooManyEvents
-        return at_once(launch, closely=closely, part=part, parts=parts)
-
-    if parts:
-        monkeypatch.setattr(Repetition, "report", report)
+def test_one_of_many_suspicious_places_is_a_hazard(place: int) -> None:
+    """Most writes do not change the stored value."""
     assert {each.kind for each in many(place).hazards} == ({"race"} if place < 1056 else set())

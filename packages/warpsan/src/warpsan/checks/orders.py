@@ -29,6 +29,7 @@ __all__ = [
     "fence_order",
     "is_communication",
     "is_memory_fence",
+    "is_strong",
     "memory_order",
 ]
 
@@ -126,12 +127,15 @@ def is_memory_fence(instruction: Instruction) -> bool:
     return fence and not {"proxy", "mbarrier_init"} & set(instruction.mods)
 
 
+def is_strong(instruction: Instruction) -> bool:
+    """Whether it is a strong access."""
+    return bool(opcode_of(instruction).memory or updates_memory(instruction)) and memory_order(instruction).strong
+
+
 def is_communication(instruction: Instruction) -> bool:
     """Whether it is a strong access that may be to global memory, by which blocks may synchronise."""
-    if not (opcode_of(instruction).memory or updates_memory(instruction)) or not memory_order(instruction).strong:
-        return False
     spaces = spaces_of(instruction)
-    return not spaces or "global" in spaces
+    return is_strong(instruction) and (not spaces or "global" in spaces)
 
 
 @derived

@@ -10,13 +10,15 @@ divergence.
 
 from __future__ import annotations
 
+from warpsan.checks.orders import SAME_CLUSTER, SAME_CTA, SAME_GPU
 from warpsan.engine.context import Context
 from warpsan.engine.layout import (
     BARRIER_COUNT,
     EVERY_LANE,
     FIRST_TIME,
 )
-from warpsan.engine.memory import Record
+from warpsan.engine.memory import Reader, Record
+from warpsan.engine.rules import WEAK_ARRIVALS
 from warpsan.engine.structs import Ptr, i64
 from warpsan.engine.tags import actor_of_tag, time_of_tag
 from warpsan.engine.words import copy, fill
@@ -37,6 +39,7 @@ __all__ = [
     "observed_vector",
     "operation_time",
     "publish",
+    "relation_together",
     "release_fenced",
     "release_to",
     "set_floors",
@@ -81,6 +84,15 @@ def begin_clocks(context: Context) -> None:
         fill(context.cluster_vectors, 0, 16 * actors * (ctas // context.cluster_size))
     if context.fenced_at != 0:
         fill(context.fenced_at, 0, 16 * actors * warps)
+    if context.shared_chains != 0:
+        fill(context.shared_chains, 0, 8 * context.granules * ctas)
+    if context.weak_arrivals != 0:
+        fill(context.weak_arrivals, 0, 8 * WEAK_ARRIVALS * ctas * ctas)
+        fill(context.weak_waits, 0, 8 * warps)
+    if context.readers_of_links != 0:
+        fill(context.readers_of_links, 0, Reader.byte_size * warps)
+    if context.shared_links != 0:
+        fill(context.shared_links, 0, 8 * context.granules * ctas)
     if context.waited != 0:
         fill(context.waited, 0, 8 * warps)
     if context.observed_at != 0:
@@ -106,6 +118,13 @@ def warps_of_cluster(context: Context) -> int:
 def first_of_cluster(context: Context, cta: int) -> int:
     """The first CTA of the cluster of one of the CTAs that run together."""
     return cta - cta % context.cluster_size
+
+
+def relation_together(context: Context, one: int, other: int) -> int:
+    """The relation of threads of two resident CTAs, by their numbers among these."""
+    if one == other:
+        return SAME_CTA
+    return SAME_CLUSTER if first_of_cluster(context, one) == first_of_cluster(context, other) else SAME_GPU
 
 
 def vector_of(context: Context, warp: int) -> Ptr[i64]:
@@ -215,14 +234,17 @@ def publish(context: Context, vectors: Ptr[i64]) -> None:
 
 
 def fence_warp(registers: int, record: Record, mask: int, context: Context) -> int:
-    """A releasing fence: later relaxed arrivals of the current warp release its present vector. The operand is
-    whether the scope contains the cluster."""
+    """A releasing fence: later relaxed arrivals of the current warp release its present vector. Operands are whether
+    the scope contains the cluster, and whether it is a fence of memory."""
     warp = context.current
     actors = context.actors
     for remote in range(1 + record.operands[0]):
         fenced = fenced_vector(context, warp, remote)
         copy(fenced, vector_of(context, warp), 8 * actors)
         fenced[warp] = context.clocks[warp]
+    if record.operands[1] and context.readers_of_links != 0:
+        reader = context.readers_of_links[warp]
+        reader.fence = max(reader.fence, record.operands[0] + 1)
     begin_time(context, warp)
     return 0
 

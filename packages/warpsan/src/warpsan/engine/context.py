@@ -10,8 +10,12 @@ from warpsan.engine.memory import (
     Block,
     DoubledArrival,
     HazardRow,
+    LaneMark,
+    Link,
+    LinkList,
     MbarrierState,
     ProductInFlight,
+    Reader,
     Record,
     Row,
     ThreadCopy,
@@ -231,5 +235,33 @@ class Context(NativeStruct):
     phases: i64  # complete phases of barriers whose arrivals are events
     traced_copy: i64  # the number of the last copy of cp.async whose access is an event
     traced_phase: i64  # start of the last event of an empty phase; -1: none of this cluster
+    flights_checked: i64  # whether the async check reports accesses to memory that operations in flight use
+    values_count: i64  # whether writes of the stored value race
+    # the parties of accesses to shared memory (:mod:`~warpsan.engine.races`), if rows of hazards are kept: per granule,
+    write_parties: Ptr[i64]
+    read_parties: Ptr[i32]  # ... and per element of `readers`, `updaters` and `watchers`, only the number of the record
+    update_parties: Ptr[i32]
+    watch_parties: Ptr[i32]
+    watchers: Ptr[i32]  # as `updaters`, the time of the last strong read; 0 without any
+    shared_chains: Ptr[i64]  # as `chains`, per granule of shared memory
+    lane_marks: Ptr[LaneMark]  # per kind of access (:mod:`~warpsan.engine.lane_races`), CTA and granule
+    lane_step: i64
+    lanes_known: Ptr[
+        i32
+    ]  # per warp, lane and other lane of the warp, the time up to which the other's accesses come first
+    # for advice (:mod:`~warpsan.engine.missing`): per CTA, CTA of the barrier, and kind, the time of an arrival,
+    weak_arrivals: Ptr[i64]
+    weak_waits: Ptr[i64]  # per warp, what its last wait lacked
+    links: Ptr[Link]  # strong writes,
+    link_count: i64
+    link_room: i64  # the most of them; 0: none are kept
+    global_links: Ptr[i64]  # per granule of global memory, the last one
+    shared_links: Ptr[i64]  # ... and of shared memory
+    seen_links: Ptr[LinkList]  # those that warps have read
+    seen_count: i64
+    readers_of_links: Ptr[Reader]  # per warp
+    pcs: Ptr[i32]  # the pc of each record, followed by those of the instructions
+    landed: Ptr[i64]  # per actor, the time of the last copy that has landed and signalled an mbarrier
+    step_began: i64  # the time before the copies of one instruction
     timed: Ptr[i64]  # addresses and bytes of all arrays with times of only the running cluster's actors
     timed_count: i64

@@ -14,6 +14,7 @@ from warpsan.engine.layout import (
     SCRATCH_PLACES,
 )
 from warpsan.engine.memory import Record, ThreadCopy, Warp
+from warpsan.engine.suspects import current_instruction
 from warpsan.engine.trace import trace_landing
 from warpsan.engine.watch import copies_landed
 from warpsan.engine.watch.undefined_global import undefine_copies
@@ -112,6 +113,7 @@ def wait_for_copies(registers: int, record: Record, mask: int, context: Context)
                         land_copy(entry, lane, width)
                     store64(places + 8 * lane, entry.target[lane] - shared)
         if checked and due != 0:
+            current_instruction(context, entry.pc)
             copies_landed(context, state.cta, due, width)
             undefine_copies(context, entry, state.cta, due)
         if due != 0 and entry.traced:

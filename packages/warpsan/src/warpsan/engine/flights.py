@@ -1,9 +1,8 @@
 """The checks of asynchronous operations on shared memory: machine code (:mod:`~warpsan.engine.translate`).
 
 An operation's accesses are checked and marked at issue, for the warps that issue it. Its own time comes before later
-accesses once they have waited for it (:mod:`warpsan.checks.race`, ``issue``). Until then, no access may touch its
-destination, and no write its source (:mod:`warpsan.checks.async_copy`). A possible hazard is a suspicion
-(:mod:`.suspects`).
+accesses once they have waited for it. A race is a row (:mod:`.races`). Until then, no access may touch its destination,
+and no write its source (:mod:`warpsan.checks.async_copy`), which is a suspicion (:mod:`.suspects`).
 """
 
 from __future__ import annotations
@@ -25,10 +24,21 @@ from warpsan.engine.layout import (
     SCRATCH_POISON,
 )
 from warpsan.engine.pages import page_of, write_page
-from warpsan.engine.rules import FROM_GLOBAL
+from warpsan.engine.races import in_flight, is_together, mark_party, party_of, race, reader_at, warp_of_party
+from warpsan.engine.rules import (
+    COPIES_READ,
+    COPIES_TOGETHER,
+    COPIES_UPDATED,
+    COPIES_WRITTEN,
+    FROM_GLOBAL,
+    READS_UPDATED,
+    READS_WRITTEN,
+    UNFENCED_READ,
+    UNFENCED_WRITE,
+)
 from warpsan.engine.suspects import current_instruction, suspect
 from warpsan.engine.tags import actor_of_tag, shared_tag, time_of_tag
-from warpsan.engine.updates import page_updated
+from warpsan.engine.updates import page_updated, updater_at
 from warpsan.engine.words import fill, load32, load64, store32, store64
 
 __all__ = [
@@ -65,8 +75,8 @@ def doubt(context: Context, cta: int, granule: int, status: int) -> int:
 def read_chunks(
     context: Context, places: int, many: int, cta: int, first: int, warps: int, async_actor: int, time: int
 ) -> int:
-    """An operation of ``warps`` warps from ``first`` on will read 16-byte chunks at these addresses. Returns a
-    status."""
+    """An operation of ``warps`` warps from ``first`` on will read 16-byte chunks at these addresses, one for each lane
+    in turn. Returns a status."""
     begin = context.shared + cta * context.shared_stride
     poison = context.scratch + SCRATCH_POISON
     last = -1
@@ -79,21 +89,21 @@ def read_chunks(
         if page != last:
             last = page
             closely = needs_look(context, cta, page, first, warps)
-        status = read_chunk(context, cta, offset, first, warps, async_actor, time, closely, 0)
+        status = read_chunk(context, cta, offset, first, warps, k % 32, async_actor, time, closely, 0)
         if status != 0:
             return status
     return 0
 
 
 def read_range(
-    context: Context, cta: int, offset: int, size: int, warp: int, async_actor: int, time: int, all_out: int
+    context: Context, cta: int, offset: int, size: int, warp: int, lane: int, async_actor: int, time: int, all_out: int
 ) -> int:
-    """An operation of a warp will read a range of whole chunks; ``all_out`` is whether it writes all of it to global
+    """An operation of a lane will read a range of whole chunks; ``all_out`` is whether it writes all of it to global
     memory. Returns a status."""
     for chunk in range(size // _CHUNK):
         place = offset + _CHUNK * chunk
         closely = needs_look(context, cta, place >> PAGE_SHIFT, warp, 1)
-        status = read_chunk(context, cta, place, warp, 1, async_actor, time, closely, all_out)
+        status = read_chunk(context, cta, place, warp, 1, lane, async_actor, time, closely, all_out)
         if status != 0:
             return status
     return 0
@@ -123,28 +133,28 @@ def read_chunk(
     offset: int,
     first: int,
     warps: int,
+    lane: int,
     async_actor: int,
     time: int,
     closely: int,
     all_out: int,
 ) -> int:
-    """An operation will read one chunk; ``all_out`` as in :func:`read_range`. Returns a status."""
+    """An operation will read one chunk for a lane; ``all_out`` as in :func:`read_range`. Returns a status."""
     shift = context.granule_shift
     granule, many = offset >> shift, _CHUNK >> shift
     flying = flying_of(context, cta)
-    if closely == 2:
-        status = doubt(context, cta, granule, RACE)
-        if status != 0:
-            return status
     if closely:
         for k in range(granule, granule + many):
-            if load32(flying + 4 * k) & NOT_READABLE:
+            if load32(flying + 4 * k) & NOT_READABLE and context.flights_checked != 0:
                 status = doubt(context, cta, k, ASYNC)
                 if status != 0:
                     return status
-        status = written_before(context, cta, granule, granule + many, first, warps, 1)
-        if status != 0:
-            return status
+        for warp in range(first, first + warps):
+            status = written_before(context, cta, offset, _CHUNK, granule, many, warp, lane, 1, READS_WRITTEN)
+            if status == 0 and closely == 2:
+                status = updated_before(context, cta, offset, _CHUNK, warp, lane, READS_UPDATED)
+            if status != 0:
+                return status
         written = context.written.at(context.written_bytes * cta + (offset >> 3))
         if written[0] != 0xFF or written[1] != 0xFF:
             status = read_undefined_chunk(context, cta, offset, all_out)
@@ -154,6 +164,8 @@ def read_chunk(
     readers = context.readers.at(context.granules * plane)
     for k in range(granule, granule + many):
         readers[k] = time
+        if context.read_parties != 0:
+            context.read_parties[context.granules * plane + k] = (context.current_record - context.records) >> 6
         store32(flying + 4 * k, load32(flying + 4 * k) + READ_IN_FLIGHT)
     context.last_read[async_actor] = time
     context.page_read[page_of(context, cta, offset >> PAGE_SHIFT)] = time
@@ -180,33 +192,78 @@ def read_undefined_chunk(context: Context, cta: int, offset: int, all_out: int) 
     return note_unwritten(context, record, 1, _CHUNK, place)
 
 
-def written_before(context: Context, cta: int, begin: int, end: int, first: int, warps: int, proxy: int) -> int:
-    """Whether the last writes of granules come before an operation of these warps. Returns a status.
+def written_before(
+    context: Context,
+    cta: int,
+    offset: int,
+    size: int,
+    begin: int,
+    many: int,
+    warp: int,
+    lane: int,
+    proxy: int,
+    rule: int,
+) -> int:
+    """Whether the last writes of granules come before an operation of a warp on a range, which otherwise breaks a rule.
+    Returns a status.
 
     In the async proxy (``proxy``), writes of the generic proxy must also have passed a fence. The first granule stands
     for all granules that one operation has written.
     """
-    writers = context.writers.at(context.granules * cta)
-    generic, columns = warps_of_cluster(context), context.columns
-    good, doubted = 0, 0
-    for k in range(begin, end):
-        tag = writers[k]
-        if tag in (good, doubted):
+    first, warps, vector = context.granules * cta, warps_of_cluster(context), vector_of(context, warp)
+    good, bad = 0, 0
+    for k in range(first + begin, first + begin + many):
+        tag, flies = context.writers[k], context.flying[k] & IN_FLIGHT
+        if (flies and context.flights_checked != 0) or (flies == 0 and tag in (good, bad)):
             continue
-        bad = 0
-        for warp in range(first, first + warps):
-            if comes_before(context, warp, tag) == 0:
-                bad = 1
-            actor = actor_of_tag(tag)
-            if proxy and actor < generic and time_of_tag(tag) > vector_of(context, warp)[columns + actor]:
-                bad = 1
-        status = doubt(context, cta, k, RACE) if bad else 0
+        actor = actor_of_tag(tag)
+        party = context.write_parties[k] if context.write_parties != 0 else 0
+        broken = 0
+        if flies or comes_before(context, warp, tag) == 0:
+            broken = rule
+            if actor < warps and flies:
+                actor = warps + warp_of_party(party)
+        elif proxy and actor < warps and time_of_tag(tag) > vector[context.columns + actor]:
+            broken = UNFENCED_READ if rule == READS_WRITTEN else UNFENCED_WRITE
+        if broken == 0 or (context.flights_checked != 0 and in_flight(context, actor, time_of_tag(tag))):
+            good = tag
+            continue
+        status = race_in_range(context, broken, warp, lane, offset, size, k - first, actor, time_of_tag(tag), party)
         if status != 0:
             return status
-        if bad:
-            doubted = tag
-        else:
-            good = tag
+        bad = tag
+    return 0
+
+
+def race_in_range(
+    context: Context,
+    rule: int,
+    warp: int,
+    lane: int,
+    offset: int,
+    size: int,
+    granule: int,
+    actor: int,
+    time: int,
+    party: int,
+) -> int:
+    """An operation on a range breaks a rule at a granule: the chunk that contains it races. Returns a status."""
+    place = offset + ((granule << context.granule_shift) - offset) // _CHUNK * _CHUNK
+    return race(context, rule, warp, lane, place, min(size, _CHUNK), actor, time, party)
+
+
+def updated_before(context: Context, cta: int, offset: int, size: int, warp: int, lane: int, rule: int) -> int:
+    """Whether all atomic operations on a range come before an operation of a warp, which otherwise breaks a rule.
+    Returns a status."""
+    shift, warps, granules = context.granule_shift, warps_of_cluster(context), context.granules
+    for other in range(warps if context.updaters != 0 else 0):
+        first = granules * (warps * cta + other)
+        for k in range(offset >> shift, (offset + size - 1 >> shift) + 1):
+            if other != warp and context.updaters[first + k] > vector_of(context, warp)[other]:
+                party = updater_at(context, first + k)
+                return race_in_range(
+                    context, rule, warp, lane, offset, size, k, other, context.updaters[first + k], party
+                )
     return 0
 
 
@@ -233,8 +290,10 @@ def reads_range_complete(context: Context, cta: int, offset: int, size: int) -> 
 # ---- writes ----------------------------------------------------------------------------------------------------------
 
 
-def copy_issued(context: Context, warp: int, cta: int, offset: int, size: int, actor: int, proxy: int) -> int:
-    """A warp issues a copy whose mbarrier's actor writes a range of shared memory.
+def copy_issued(
+    context: Context, warp: int, lane: int, cta: int, offset: int, size: int, actor: int, proxy: int
+) -> int:
+    """A lane of a warp issues a copy whose mbarrier's actor writes a range of shared memory.
 
     Returns
     -------
@@ -244,37 +303,52 @@ def copy_issued(context: Context, warp: int, cta: int, offset: int, size: int, a
     shift = context.granule_shift
     floor = context.floors[warp]
     fenced = context.fenced_floors[warp]
-    if page_updated(context, cta, offset, offset + size - 1, floor):
-        status = doubt(context, cta, offset >> shift, RACE)
-        if status != 0:
-            return status
     for page in range(offset >> PAGE_SHIFT, (offset + size - 1 >> PAGE_SHIFT) + 1):
         low = max(offset, page << PAGE_SHIFT) >> shift
         high = (min(offset + size, page + 1 << PAGE_SHIFT) - 1 >> shift) + 1
-        if (
-            context.page_flying[page_of(context, cta, page)] != 0
-            or context.page_reading[page_of(context, cta, page)] != 0
-        ):
-            for k in range(low, high):
-                status = doubt(context, cta, k, ASYNC) if flies_first(context, cta, low, k) else 0
-                if status != 0:
-                    return status
+        flown = context.page_flying[page_of(context, cta, page)] | context.page_reading[page_of(context, cta, page)]
+        if flown != 0:
+            status = copies_before(context, warp, lane, cta, offset, size, low, high)
+            if status != 0:
+                return status
         tag = context.page_tag[page_of(context, cta, page)]
         ordered = context.page_written[page_of(context, cta, page)] <= floor
         if not ordered and tag != 0:
             ordered = comes_before(context, warp, tag) != 0
-        if not ordered or (proxy and context.page_generic[page_of(context, cta, page)] > fenced):
-            status = written_before(context, cta, low, high, warp, 1, proxy)
+        if flown or not ordered or (proxy and context.page_generic[page_of(context, cta, page)] > fenced):
+            status = written_before(context, cta, offset, size, low, high - low, warp, lane, proxy, COPIES_WRITTEN)
             if status != 0:
                 return status
         if context.page_read[page_of(context, cta, page)] > floor:
-            status = read_before(context, warp, cta, low, high)
+            status = read_before(context, warp, lane, cta, offset, size, low, high)
             if status != 0:
                 return status
+    if page_updated(context, cta, offset, offset + size - 1, floor):
+        status = updated_before(context, cta, offset, size, warp, lane, COPIES_UPDATED)
+        if status != 0:
+            return status
     time = operation_time(context, actor)
-    mark_copy(context, cta, offset, size, shared_tag(actor, time))
+    mark_copy(context, cta, offset, size, shared_tag(actor, time), party_of(context, lane))
     touch_remote(context, warp, cta, actor, time)
     return time
+
+
+def copies_before(context: Context, warp: int, lane: int, cta: int, offset: int, size: int, low: int, high: int) -> int:
+    """Whether operations in flight use granules that a copy will write; those of the same instruction race. Returns a
+    status."""
+    first, status = context.granules * cta, 0
+    for k in range(low, high):
+        tag = context.writers[first + k]
+        party = context.write_parties[first + k] if context.write_parties != 0 else 0
+        together = time_of_tag(tag) > context.step_began or is_together(context, party, party_of(context, lane))
+        if context.flying[first + k] & IN_FLIGHT and together:
+            actor = actor_of_tag(tag)
+            return race_in_range(context, COPIES_TOGETHER, warp, lane, offset, size, k, actor, time_of_tag(tag), party)
+        if context.flights_checked != 0 and flies_first(context, cta, low, k):
+            status = doubt(context, cta, k, ASYNC)
+        if status != 0:
+            return status
+    return 0
 
 
 def flies_first(context: Context, cta: int, low: int, granule: int) -> int:
@@ -287,30 +361,30 @@ def flies_first(context: Context, cta: int, low: int, granule: int) -> int:
     return granule == low or load32(flying - 4) != load32(flying) or load64(mine - 8) != mine[0]
 
 
-def read_before(context: Context, warp: int, cta: int, begin: int, end: int) -> int:
-    """Whether all reads of granules come before a warp's next access. For reads in one step, the first granule
-    stands for all. Returns a status."""
+def read_before(context: Context, warp: int, lane: int, cta: int, offset: int, size: int, begin: int, end: int) -> int:
+    """Whether all reads of granules come before a copy of a lane. Returns a status."""
     planes, granules = context.planes, context.granules
     vector = vector_of(context, warp)
     for other in range(planes):
         known = vector[other]
         if other == warp or context.last_read[other] <= known:
             continue
-        readers = context.readers.at(granules * (planes * cta + other))
-        last = 0
-        for k in range(begin, end):
-            time = readers[k]
-            status = doubt(context, cta, k, RACE) if time > known and time != last else 0
-            last = time
-            if status != 0:
-                return status
+        first = granules * (planes * cta + other)
+        for k in range(first + begin, first + end):
+            time = context.readers[k]
+            if time > known and not (context.flights_checked != 0 and in_flight(context, other, time)):
+                party = reader_at(context, k)
+                return race_in_range(context, COPIES_READ, warp, lane, offset, size, k - first, other, time, party)
     return 0
 
 
-def mark_copy(context: Context, cta: int, offset: int, size: int, tag: int) -> None:
-    """A copy writes a range from now on; in the late mode, no access may touch it until the copy has landed."""
+def mark_copy(context: Context, cta: int, offset: int, size: int, tag: int, party: int) -> None:
+    """A copy of a party writes a range from now on; in the late mode, no access may touch it until the copy has
+    landed. Party -1: the copy that is noted there."""
     shift = context.granule_shift
     begin, end = offset >> shift, (offset + size - 1 >> shift) + 1
+    if party >= 0:
+        mark_party(context, context.granules * cta + begin, end - begin, party)
     writers = context.writers.at(context.granules * cta)
     for k in range(begin, end):
         writers[k] = tag

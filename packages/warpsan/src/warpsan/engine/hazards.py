@@ -14,19 +14,30 @@ from warpsan.engine.layout import (
     ILLEGAL,
     IN_GLOBAL,
     IN_SHARED,
+    RACE,
     SCRATCH_FAULTS,
     SCRATCH_WIDTHS,
     UNDEFINED,
     UNSET,
 )
 from warpsan.engine.memory import HazardRow, Record
-from warpsan.engine.rules import NEVER_SET, NO_SUCH_BARRIER, OUT_OF_BOUNDS, REACHED, STORED_UNSET, UNWRITTEN_READ
+from warpsan.engine.rules import (
+    FIRST_RACE,
+    LAST_RACE,
+    NEVER_SET,
+    NO_SUCH_BARRIER,
+    OUT_OF_BOUNDS,
+    REACHED,
+    STORED_UNSET,
+    UNWRITTEN_READ,
+)
 from warpsan.engine.suspects import first_lane
 from warpsan.engine.words import load32, load64
 
 __all__ = [
     "add_hazard",
     "break_rule",
+    "has_row",
     "hazard_row",
     "note_fault",
     "note_reached",
@@ -61,16 +72,12 @@ def add_hazard(context: Context, row: HazardRow) -> int:
     run."""
     if context.hazard_room == 0:
         return status_of(row.rule)
-    last = context.hazards_of.at(row.record)
-    before = last[0]
-    while before != 0:
-        other = context.hazards[before - 1]
-        if other.rule == row.rule and other.space == row.space and other.origin == row.origin:
-            return 0
-        before = other.before
+    if has_row(context, row):
+        return 0
     count = context.hazard_count + 1
     if count > context.hazard_room:
         return status_of(row.rule)
+    last = context.hazards_of.at(row.record)
     row.before = last[0]
     last[0] = count
     context.hazard_count = count
@@ -82,8 +89,21 @@ def break_rule(context: Context, rule: int, lanes: int) -> int:
     return add_hazard(context, hazard_row(context, context.current_record, rule, lanes)) if context.checked != 0 else 0
 
 
+def has_row(context: Context, row: HazardRow) -> int:
+    """Whether the record of a row has one of the same rule, space and origin."""
+    before = context.hazards_of[row.record] if context.hazard_room != 0 else 0
+    while before != 0:
+        other = context.hazards[before - 1]
+        if other.rule == row.rule and other.space == row.space and other.origin == row.origin:
+            return 1
+        before = other.before
+    return 0
+
+
 def status_of(rule: int) -> int:
     """The status with which a run without space for a row ends."""
+    if rule >= FIRST_RACE and rule <= LAST_RACE:
+        return RACE
     if rule >= NO_SUCH_BARRIER:
         return BROKEN_RULE
     if rule in (UNWRITTEN_READ, REACHED, STORED_UNSET):

@@ -40,6 +40,11 @@ def acquire_by_lanes(context: Context, warp: int, vector: Ptr[i64], mask: int) -
             if live >> lane & 1:
                 common = min(common, seen[lane])
         least = max(least, common)
+    for lane in range(32 if context.lanes_known != 0 else 0):
+        if mask >> lane & 1:
+            known = context.lanes_known.at(32 * (32 * warp + lane))
+            for other in range(32):
+                known[other] = max(known[other], context.lanes_arrived[32 * warp + other])
     own[0] = least
     set_floors(context, warp)
 

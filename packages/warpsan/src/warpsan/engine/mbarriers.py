@@ -17,7 +17,7 @@ from warpsan.engine.clocks import (
     warps_of_cluster,
 )
 from warpsan.engine.context import Context
-from warpsan.engine.flights import doubt, mark_mbarrier, touch_remote, unmark_mbarrier
+from warpsan.engine.flights import mark_mbarrier, touch_remote, unmark_mbarrier
 from warpsan.engine.hazards import add_hazard, hazard_row
 from warpsan.engine.initialised import initialised_by
 from warpsan.engine.lane_order import acquire_by_lanes, arrive_lanes
@@ -28,26 +28,34 @@ from warpsan.engine.layout import (
     FULL,
     LEFT_OUT,
     MOST_MBARRIERS,
-    RACE,
     READY,
     SCRATCH_PLACES,
     SPENT,
 )
 from warpsan.engine.memory import MbarrierState, Record
+from warpsan.engine.missing import has_fenced, note_arrival, note_wait
+from warpsan.engine.races import race
 from warpsan.engine.recorded import is_recorded, record_shared
 from warpsan.engine.rules import (
     ARRIVALS_OF_INIT,
     COMPLETES_PHASE,
+    EARLY_FENCE,
     INITIALISED_AGAIN,
     MORE_ARRIVALS,
     MORE_BYTES,
     MORE_DROPS,
+    NARROW_ARRIVAL,
+    NARROW_WAIT,
     NO_MBARRIER,
+    RELAXED_ARRIVAL,
+    RELAXED_WAIT,
+    RELEASED,
     TOO_MANY_BYTES,
+    UPDATES_WRITTEN,
 )
 from warpsan.engine.structs import Ptr, i64
-from warpsan.engine.suspects import current_instruction
-from warpsan.engine.tags import shared_tag
+from warpsan.engine.suspects import current_instruction, first_lane
+from warpsan.engine.tags import actor_of_tag, time_of_tag
 from warpsan.engine.traffic import count_shared
 from warpsan.engine.unit_addresses import check_shared, cta_of, offset_of
 from warpsan.engine.watch import mark_written, write_shared
@@ -64,10 +72,12 @@ __all__ = [
     "bytes_came",
     "bytes_counted",
     "check_arrivals",
+    "comes_after_writes",
     "count_arrivals",
     "count_bytes",
     "end_mbarrier",
     "is_remote",
+    "landed_copy",
     "mbarrier_at",
     "mbarrier_instruction",
     "named_mbarrier",
@@ -127,31 +137,49 @@ def vectors_of(context: Context, entry: MbarrierState, remote: int) -> Ptr[i64]:
     return context.mbarrier_vectors.at(2 * context.actors * (2 * place + remote))
 
 
+def landed_copy(context: Context, entry: MbarrierState, remote: int, time: int) -> None:
+    """A copy that was issued at a time has landed, and is released to its mbarrier."""
+    actor = actor_of(context, entry)
+    place = vectors_of(context, entry, remote).at(actor)
+    place[0] = max(place[0], time)
+    context.landed[actor] = max(context.landed[actor], time)
+
+
 def is_remote(context: Context, warp: int, entry: MbarrierState) -> int:
     """Whether a warp is of another CTA than an mbarrier."""
     return 0 if warp // context.warp_count == entry.cta else 1
 
 
-def use_mbarrier(context: Context, entry: MbarrierState) -> int:
-    """The current warp uses an mbarrier, and must come after its initialisation. Returns a status."""
+def use_mbarrier(context: Context, entry: MbarrierState, lane: int) -> int:
+    """A lane of the current warp uses an mbarrier, and must come after its initialisation. Returns a status."""
     if context.checked == 0:
         return 0
     warp = context.current
     touch_remote(context, warp, entry.cta, warp, context.clocks[warp])
-    if comes_before(context, warp, entry.tag):
-        return 0
-    granule = entry.offset >> context.granule_shift
-    return doubt(context, entry.cta, granule, RACE)
+    return comes_after_writes(context, UPDATES_WRITTEN, warp, lane, entry)
 
 
-def initialise(context: Context, entry: MbarrierState) -> int:
-    """The current warp writes an mbarrier, which from now on only mbarrier instructions may touch. Returns a status."""
+def comes_after_writes(context: Context, rule: int, warp: int, lane: int, entry: MbarrierState) -> int:
+    """Whether a lane's use of an mbarrier comes after its initialisation and all other writes there, or breaks a rule.
+    Returns a status."""
+    shift = context.granule_shift
+    first = context.granules * entry.cta + (entry.offset >> shift)
+    for k in range(first, first + max(8 >> shift, 1)):
+        tag = context.writers[k]
+        if comes_before(context, warp, tag) == 0:
+            party = context.write_parties[k] if context.write_parties != 0 else 0
+            return race(context, rule, warp, lane, entry.offset, 8, actor_of_tag(tag), time_of_tag(tag), party)
+    return 0
+
+
+def initialise(context: Context, entry: MbarrierState, lane: int) -> int:
+    """A lane of the current warp writes an mbarrier, which only mbarrier instructions may touch from now on. Returns a
+    status."""
     offset, cta = entry.offset, entry.cta
     warp = context.current
-    store64(context.scratch + SCRATCH_PLACES, offset)
-    status = write_shared(context, cta, 1, EVERY_LANE, offset, offset, 8)
+    store64(context.scratch + SCRATCH_PLACES + 8 * lane, offset)
+    status = write_shared(context, cta, 1 << lane, EVERY_LANE, offset, offset, 8)
     touch_remote(context, warp, cta, warp, context.clocks[warp])
-    entry.tag = shared_tag(warp, context.clocks[warp])
     mark_mbarrier(context, cta, offset)
     fill(vectors_of(context, entry, 0), 0, 32 * context.actors)
     return status
@@ -215,7 +243,7 @@ def begin_mbarrier(registers: int, record: Record, mask: int, context: Context) 
         place = context.shared + cta * context.shared_stride + offset
         store64(place, count)
         if context.checked != 0:
-            status = initialise(context, entry)
+            status = initialise(context, entry, lane)
             if status != 0:
                 return status
     return 0
@@ -277,7 +305,7 @@ def arrive_at(registers: int, record: Record, mask: int, context: Context) -> in
             many += more if record.operands[3] else 0
         if entry == 0:
             continue
-        status = use_mbarrier(context, entry)
+        status = use_mbarrier(context, entry, first_lane(came))
         entry.pending_bytes += many
         if status == 0:
             status = check_arrivals(context, entry, came, total, drops, record.operands[8])
@@ -341,7 +369,7 @@ def count_bytes(registers: int, record: Record, mask: int, context: Context) -> 
         if found < 64:
             return found
         entry = MbarrierState(found)
-        status = use_mbarrier(context, entry)
+        status = use_mbarrier(context, entry, lane)
         if status == 0 and record.operands[3] == 0:
             status = bytes_came(context, entry, many, lane)
         elif status == 0:
@@ -363,7 +391,7 @@ def end_mbarrier(registers: int, record: Record, mask: int, context: Context) ->
         found = named_mbarrier(context, lane, load64(registers + row + 8 * lane) + shift)
         if found == LEFT_OUT:
             continue
-        status = use_mbarrier(context, MbarrierState(found)) if found >= 64 else found
+        status = use_mbarrier(context, MbarrierState(found), lane) if found >= 64 else found
         if status != 0:
             return status
         entry = MbarrierState(found)
@@ -437,6 +465,12 @@ def arrive_in_order(context: Context, entry: MbarrierState, mask: int, order: in
     """
     warp = context.current
     remote = is_remote(context, warp, entry)
+    if abs_of(order) <= remote:
+        note_arrival(context, warp, entry.cta, NARROW_ARRIVAL)
+    elif order < 0:
+        note_arrival(context, warp, entry.cta, EARLY_FENCE if has_fenced(context, warp, remote) else RELAXED_ARRIVAL)
+    if abs_of(order) > remote:
+        note_arrival(context, warp, entry.cta, RELEASED)
     if order > remote:
         arrive_lanes(context, warp, mask)
         release_to(context, warp, vectors_of(context, entry, remote))
@@ -444,10 +478,17 @@ def arrive_in_order(context: Context, entry: MbarrierState, mask: int, order: in
         release_fenced(context, warp, vectors_of(context, entry, remote), remote)
 
 
+def abs_of(order: int) -> int:
+    """The level of a scope plus one, by an order."""
+    return order if order > 0 else -order
+
+
 def pass_on(context: Context, warp: int, entry: MbarrierState, mask: int, order: int) -> None:
     """Lanes of a warp have waited for a phase of an mbarrier: it acquires the vectors of all complete phases in the
     scope; for a relaxed wait, at its next fence. The order is as in :func:`arrive_in_order`."""
     actors = context.actors
+    if order < 0 or (context.cluster_size > 1 and order < 2):
+        note_wait(context, warp, RELAXED_WAIT if order < 0 else NARROW_WAIT)
     for remote in range(2 if context.cluster_size > 1 else 1):
         passed = vectors_of(context, entry, remote).at(actors)
         if order > remote:

@@ -11,9 +11,13 @@ __all__ = [
     "Block",
     "DoubledArrival",
     "HazardRow",
+    "LaneMark",
+    "Link",
+    "LinkList",
     "MbarrierState",
     "Path",
     "ProductInFlight",
+    "Reader",
     "Record",
     "Release",
     "ReleaseList",
@@ -79,7 +83,6 @@ class MbarrierState(NativeStruct):
     pending_bytes: i64
     phase: i64
     cta: i64
-    tag: i64  # with checks, the tag of its initialisation
     unfenced: i64  # the thread of the cluster, plus one, that has initialised it without a later fence, if it needs one
 
 
@@ -229,6 +232,44 @@ class ReleaseList(NativeStruct):
     before: ReleaseList
     scope: i64  # of the operation that added it
     reach: i64  # the scope of the fence before it; OF_FENCES: the item is a list of ``fence.sc`` before the operation
+
+
+class LaneMark(NativeStruct):
+    """The last access of a kind to a granule of shared memory with absent lanes."""
+
+    time: i64
+    party: i64
+    mask: i64  # the lanes that come after it in program order
+    step: i64  # the number of its instruction's execution
+    several: i64  # whether it stands for several lanes
+    cluster: i64  # the number of its cluster plus one; 0: no access
+
+
+class Link(NativeStruct):
+    """A strong write of a place, for the advice about races."""
+
+    before: Link  # the earlier write that it continues; 0: none
+    warp: i64  # among the resident ones
+    cta: i64  # the linear index of its CTA in the grid
+    time: i64
+    scope: i64
+    fence: i64  # the scope of the widest fence before it, or of its own release, plus one; 0: none
+
+
+class LinkList(NativeStruct):
+    """Strong writes that a warp has read."""
+
+    links: Link
+    scope: i64  # of the read
+    before: LinkList
+
+
+class Reader(NativeStruct):
+    """A warp, as a reader and writer of links."""
+
+    seen: LinkList
+    acquired: i64  # the scope of the widest fence since its last read of a link, plus one; 0: none
+    fence: i64  # ... and of its widest fence that releases
 
 
 class Row(NativeStruct):

@@ -31,7 +31,7 @@ def test_phase(registers: int, record: Record, mask: int, context: Context) -> i
         if found < 64:
             return found
         entry = MbarrierState(found)
-        status = use_mbarrier(context, entry)
+        status = use_mbarrier(context, entry, lane)
         if status != 0:
             return status
         now = entry.phase

@@ -47,3 +47,26 @@ NOT_IN_CHUNKS, READS_EXITED, WRITES_EXITED, STILL_READS, NO_TENSOR_MAP, AXES_DIF
 
 A_DIFFERS, B_DIFFERS, SCALE_DIFFERS, NO_FENCE, TOUCHED_REGISTERS, SHARES_REGISTERS, USES_REGISTERS = range(80, 87)
 """For registers, ``space`` is the number of their set (:mod:`.products`)."""
+# ---- races in shared memory ------------------------------------------------------------------------------------------
+
+(RELAXED_ARRIVAL, NARROW_ARRIVAL, RELAXED_IN_CLUSTER, EARLY_FENCE, RELEASED, RELAXED_WAIT, NARROW_WAIT) = range(1, 8)
+(LINK_TOO_NARROW, READ_TOO_NARROW, NO_FENCE_BEFORE, FENCE_TOO_NARROW, NO_FENCE_AFTER) = range(8, 13)
+WAIT_FENCE_TOO_NARROW, NOT_COVERED = 13, 14
+WEAK_ARRIVALS = RELEASED
+"""Reasons of a missing order: what an arrival or a wait lacks; what a strong write, its reader, or a fence beside one
+of them lacks, with the relation of the threads in bits 8 to 11 and a scope from bit 12 on
+(:mod:`warpsan.checks.orders`)."""
+
+FIRST_RACE = 100
+(READS_WRITTEN, READS_UPDATED, OVERWRITES_WRITTEN, OVERWRITES_READ, OVERWRITES_UPDATED) = range(100, 105)
+(UPDATES_WRITTEN, UPDATES_READ, COPIES_WRITTEN, COPIES_READ, COPIES_UPDATED) = range(105, 110)
+SIGNALS_WRITTEN, UNFENCED_READ, UNFENCED_WRITE, COPIES_TOGETHER, WRITES_TOGETHER = range(110, 115)
+LANE_READS, LANE_WRITES, LANE_UPDATES, LANES_TOGETHER = 120, 124, 128, 132
+LAST_RACE = 139
+"""The rules of ``LANE_READS``, ``LANE_WRITES`` and ``LANE_UPDATES`` are the first of four, one for each kind of the
+other lane's access (:mod:`.lane_races`).
+
+An access, and the earlier one that does not come before it: reads, plain writes, atomic updates, and asynchronous
+copies that write; an access to an mbarrier by a copy that completes on it; in the async proxy, accesses to data written
+in the generic proxy without a fence; copies of lanes of one instruction to one place, and writes of different values in
+one turn of lockstep. ``found`` is whether the earlier access is asynchronous, ``expected`` what is missing."""

@@ -11,7 +11,19 @@ from typing import Any
 __all__ = ["runtime_functions"]
 
 _MODULES = (
-    *("clocks", "copies", "exact_sums", "flights", "frames", "groups", "hazards", "initialised", "mbarriers", "phases"),
+    *(
+        "clocks",
+        "copies",
+        "exact_sums",
+        "flights",
+        "frames",
+        "groups",
+        "hazards",
+        "initialised",
+        "lane_races",
+        "mbarriers",
+        "phases",
+    ),
     *("products", "scheduler", "suspects", "trace", "traffic", "transfers", "updates", "watch"),
     *("watch.cluster_memory", "watch.undefined_bytes", "watch.undefined_global", "watch.undefined_products"),
 )

@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from warpsan.checks.orders import SAME_GPU, communications
+from warpsan.checks.orders import SAME_GPU, communications, is_strong, memory_order
+from warpsan.checks.scopes import synchronises
 from warpsan.checks.shadow import granule_of
-from warpsan.engine import layout
+from warpsan.engine import layout, rules
 from warpsan.engine.assembler import NotNative
 from warpsan.engine.communication import (
     ctas_together,
     orders_blocks,
+    orders_by_memory,
     reaches_all_blocks,
     relaxed_arrivals,
     relaxed_waits,
@@ -21,14 +23,19 @@ from warpsan.engine.communication import (
 from warpsan.engine.context import Context
 from warpsan.engine.decoded import Decoded
 from warpsan.engine.host import Host
+from warpsan.engine.lane_races import KINDS
 from warpsan.engine.layout import WARP
 from warpsan.engine.maps import tensor_maps
 from warpsan.engine.memory import (
     BarrierState,
     Block,
     HazardRow,
+    LaneMark,
+    Link,
+    LinkList,
     MbarrierState,
     ProductInFlight,
+    Reader,
     Row,
     ThreadCopy,
     TransferEntry,
@@ -40,6 +47,7 @@ from warpsan.host.limits import REGISTER_FILE, registers_at_launch
 from warpsan.host.memory import POISON, Space
 from warpsan.host.setup import Setup
 from warpsan.profile.tally import Tally
+from warpsan.ptx.opcodes import spaces_of
 
 __all__ = ["ORDERS", "State"]
 
@@ -57,6 +65,8 @@ _QUEUED = (
 """Prefixes of the names of operations that stay in flight like bulk copies."""
 _UNITS = ("mbarrier.", "wgmma", "fence.proxy", *_QUEUED)
 """Prefixes of the names of all operations of asynchronous units."""
+_MOST_LINKS = 1 << 16
+"""The most strong writes, and reads of them, that advice about races refers to."""
 _CAPTURED = 2
 """Size of the buffer for data that bulk copies have read and not yet written, in multiples of all shared memory."""
 _FIRST_TIME, _LAST_TIME = layout.FIRST_TIME, layout.LAST_TIME
@@ -115,6 +125,7 @@ class State:
         words: Mapping[str, int] | None = None,
     ) -> None:
         self.setup, self.space, self.decoded = setup, space, decoded
+        self.reports = bool(words and "hazard_room" in words)
         self.alive: list[Any] = []
         self.context = Context(self._keep(np.zeros(Context.byte_size, np.uint8)))
         self.writers, self.updaters, self.readers, self.pages = (np.zeros(0, np.int64) for _ in range(4))
@@ -288,10 +299,13 @@ class State:
         actors = 2 * columns if apart else columns
         if columns >= 1 << 16 or columns * ctas > _MOST_ACTORS or 4 * granules * ctas * planes > _MOST_READERS:
             raise NotNative("too many warps for the race check")
+        strong = self._strong_in_shared()
         words = {
             "checked": 1,
             "strict": int("lanes" in self.setup.checks),
             "needs_fence": int("strict" in self.setup.checks),
+            "flights_checked": int("async" in self.setup.checks),
+            "values_count": int("values" in self.setup.checks),
             "time": _FIRST_TIME,
             "time_limit": _LAST_TIME,
             "actors": actors,
@@ -303,21 +317,26 @@ class State:
             "floors": zeros(warps),
             "fenced_floors": zeros(warps),
             "last_read": times(planes),
+            "landed": times(columns),
+            "lanes_known": times(WARP * WARP * warps, np.int32) if self.reports else 0,
             "released": zeros(actors * layout.BARRIER_COUNT * ctas),
             "cluster_vectors": zeros(2 * actors * ctas // geometry.cluster_size),
             "mbarrier_vectors": times(4 * actors * layout.MOST_MBARRIERS * ctas if apart else 0),
             **(
                 {each: times(WARP * warps) for each in ("lanes_arrived", "lanes_seen")}
-                if apart or orders_blocks(entry)
+                if apart or orders_by_memory(entry)
                 else {}
             ),
             "fenced_at": zeros(2 * actors * warps) if relaxed_arrivals(entry) else 0,
             "observed_at": zeros(2 * actors * warps) if relaxed_waits(entry) else 0,
             **(
-                {"updaters": times(granules * ctas * warps, np.int32), "page_updated": times(pages * ctas)}
-                if self._updates("shared")
+                {"updaters": times(granules * ctas * warps, np.int32)}
+                if self._updates("shared") or "st" in strong
                 else {}
             ),
+            **({"watchers": times(granules * ctas * warps, np.int32)} if "ld" in strong else {}),
+            "page_updated": times(pages * ctas) if self._updates("shared") or strong else 0,
+            **({"shared_chains": zeros(granules * ctas)} if synchronises(entry) and strong else {}),
             "remote": zeros(columns * ctas) if ctas > 1 else 0,
             "granule_shift": shift,
             "granules": granules,
@@ -343,7 +362,46 @@ class State:
             **self._prerequisites(warps),
         }
         words |= {"timed": self._keep(np.array(timed, np.int64)), "timed_count": len(timed)}
+        if self.reports:
+            words |= self._parties(
+                granules * ctas, planes, warps, updates="updaters" in words, watches="watchers" in words
+            )
         return words
+
+    def _parties(self, granules: int, planes: int, warps: int, *, updates: bool, watches: bool) -> dict[str, int]:
+        """The instructions and threads of accesses to shared memory; those of ``updates`` and strong reads
+        (``watches``), if there are any."""
+        places = self.decoded.places
+        return {
+            "pcs": self._keep(np.array([places[k] for k in range(len(places))], np.int32)),
+            "write_parties": self._keep(np.zeros(granules, np.int64)),
+            "read_parties": self._keep(np.zeros(granules * planes, np.int32)),
+            "lane_marks": self._keep(np.zeros(KINDS * granules * LaneMark.byte_size, np.uint8)),
+            **self._advice(granules, warps),
+            **{
+                f"{name}_parties": self._keep(np.zeros(granules * warps, np.int32))
+                for name, there in (("update", updates), ("watch", watches))
+                if there
+            },
+        }
+
+    def _advice(self, granules: int, warps: int) -> dict[str, int]:
+        """The arrivals, waits and strong writes that advice about races needs."""
+        entry, ctas = self.setup.entry, ctas_together(self.setup)
+        words = {}
+        if self._is_asynchronous() or ctas > 1:
+            words["weak_arrivals"] = self._keep(np.zeros(rules.WEAK_ARRIVALS * ctas * ctas, np.int64))
+            words["weak_waits"] = self._keep(np.zeros(warps, np.int64))
+        words["readers_of_links"] = self._keep(np.zeros(Reader.byte_size * warps, np.uint8))
+        if not orders_by_memory(entry):
+            return words
+        return words | {
+            "link_room": _MOST_LINKS,
+            "links": self._room(Link.byte_size * _MOST_LINKS),
+            "seen_links": self._room(LinkList.byte_size * _MOST_LINKS),
+            "shared_links": self._keep(np.zeros(granules, np.int64)) if self._strong_in_shared() else 0,
+            "global_links": self._keep(np.zeros(len(self.writers), np.int64)) if orders_blocks(entry) else 0,
+        }
 
     def _prerequisites(self, warps: int) -> dict[str, int]:
         """The accesses of the kernel before, which may still run."""
@@ -368,6 +426,13 @@ class State:
         beginnings = tuple(f"{kind}.{each}." for kind in ("atom", "red") for each in spaces)
         return any(each.name.startswith(beginnings) for each in self.decoded.operations)
 
+    def _strong_in_shared(self) -> set[str]:
+        """The opcodes of strong accesses that may be to shared memory."""
+        kinds = [each for each in self.setup.entry.instructions if is_strong(each)]
+        if self.setup.volatile == "data":
+            kinds = [each for each in kinds if not memory_order(each).volatile]
+        return {each.opcode for each in kinds if "shared" in (spaces_of(each) or {"shared"})}
+
     def _strong_accesses(self, granules: int) -> dict[str, int]:
         """The data of strong accesses to global memory: the last one of each granule, and the releases."""
         entry, geometry = self.setup.entry, self.setup.geometry
@@ -380,6 +445,14 @@ class State:
             words["global_watched"] = self._keep(np.zeros(granules, np.int64))
         if not all(map(reaches_all_blocks, strong)):
             words["global_scopes"] = self._keep(np.full(granules, SAME_GPU, np.uint8))
+        if not orders_by_memory(entry):
+            return words
+        words |= {
+            "row_states": self._keep(np.zeros(Row.byte_size * geometry.warps * ctas_together(self.setup), np.uint8)),
+            "row_pairs": self._keep(np.zeros(2 * (geometry.warps * ctas_together(self.setup)) ** 2, np.int64)),
+            "pool": self._keep(np.zeros(_POOL, np.int64)),
+            "pool_words": _POOL,
+        }
         if not orders_blocks(entry):
             return words
         warps, everyone = geometry.warps * ctas_together(self.setup), geometry.warps * geometry.ctas
@@ -389,8 +462,4 @@ class State:
             "chains": self._keep(np.zeros(granules, np.int64)),
             "grid_rows": self._keep(np.zeros(warps * everyone, np.int64)),
             "grid_warps": everyone,
-            "row_states": self._keep(np.zeros(Row.byte_size * warps, np.uint8)),
-            "row_pairs": self._keep(np.zeros(2 * warps * warps, np.int64)),
-            "pool": self._keep(np.zeros(_POOL, np.int64)),
-            "pool_words": _POOL,
         }

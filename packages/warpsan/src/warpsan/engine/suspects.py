@@ -20,7 +20,6 @@ from warpsan.engine.layout import (
     SUSPECT_WORDS,
     SUSPECTS_OF_RECORD,
 )
-from warpsan.engine.memory import Record
 from warpsan.engine.words import load64, store64
 
 __all__ = [
@@ -73,14 +72,14 @@ def mark(context: Context, space: int, granule: int) -> None:
         context.marked_shared[granule % context.granules] = 1
 
 
-def suspect_lanes(context: Context, record: Record, mask: int, space: int) -> int:
-    """Lanes have written different values to places in the scratch, in one step; as :func:`suspect`."""
-    context.current_record = record
-    shift = context.global_shift if space == IN_GLOBAL else context.granule_shift
+def suspect_lanes(context: Context, mask: int) -> int:
+    """Lanes have written different values to places of global memory in the scratch, in one step; as
+    :func:`suspect`."""
+    shift = context.global_shift
     places = context.scratch + SCRATCH_PLACES
     for lane in range(32):
         if mask >> lane & 1:
-            status = suspect(context, space, load64(places + 8 * lane) >> shift, RACE)
+            status = suspect(context, IN_GLOBAL, load64(places + 8 * lane) >> shift, RACE)
             if status != 0:
                 return status
     return 0

@@ -1,7 +1,8 @@
-"""The checks of atomic operations on shared memory: machine code (:mod:`~warpsan.engine.translate`).
+"""The checks of strong accesses to shared memory: machine code (:mod:`~warpsan.engine.translate`).
 
-Atomic operations race with all other accesses, but not with each other (:mod:`warpsan.checks.race`, ``atomic``): an
-update comes after all plain accesses, and a plain access after the updates of all warps, each of which has a plane.
+Strong accesses do not race with each other: an atomic operation or a strong write, which counts as one, comes after all
+weak accesses, and a strong read after all weak writes. A weak access comes after the updates of all warps, each of
+which has a plane of times; a weak write also comes after their strong reads.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from warpsan.engine.layout import (
     RACE,
     SCRATCH_PLACES,
 )
+from warpsan.engine.races import changed_lanes, race
+from warpsan.engine.rules import OVERWRITES_READ, OVERWRITES_UPDATED
+from warpsan.engine.structs import Ptr, i32
 from warpsan.engine.suspects import suspect
 from warpsan.engine.words import load64
 
-__all__ = ["mark_updated", "page_updated", "updates_before"]
+__all__ = ["mark_updated", "mark_watched", "page_updated", "updater_at", "updates_before", "watches_before"]
 
 
 def page_updated(context: Context, cta: int, low: int, high: int, floor: int) -> int:
-    """Whether there were updates after ``floor`` in the pages of a range."""
-    if context.updaters == 0:
+    """Whether there were updates or strong reads after ``floor`` in the pages of a range."""
+    if context.page_updated == 0:
         return 0
     pages = context.page_updated.at(context.pages * cta)
     for page in range(low >> PAGE_SHIFT, (high >> PAGE_SHIFT) + 1):
@@ -31,42 +35,87 @@ def page_updated(context: Context, cta: int, low: int, high: int, floor: int) ->
     return 0
 
 
-def updates_before(context: Context, cta: int, mask: int, low: int, high: int, width: int) -> int:
-    """Whether all updates of the places in the scratch come before the current warp's plain access. Returns a
-    status."""
-    warp = context.current
-    floor = context.floors[warp]
-    if page_updated(context, cta, low, high + width - 1, floor) == 0:
+def updates_before(context: Context, cta: int, mask: int, width: int, rule: int) -> int:
+    """Whether all updates of the places in the scratch come before the current warp's weak access, which otherwise
+    breaks a rule. Returns a status."""
+    return planes_before(context, context.updaters, context.update_parties, cta, mask, width, rule)
+
+
+def watches_before(context: Context, cta: int, mask: int, width: int) -> int:
+    """The same for all strong reads before a weak write."""
+    if context.watchers == 0:
         return 0
-    places = context.scratch + SCRATCH_PLACES
+    return planes_before(context, context.watchers, context.watch_parties, cta, mask, width, OVERWRITES_READ)
+
+
+def planes_before(
+    context: Context, planes: Ptr[i32], parties: Ptr[i32], cta: int, mask: int, width: int, rule: int
+) -> int:
+    """Whether the accesses of all warps in their planes come before the current warp's. Returns a status."""
+    if planes == 0:
+        return 0
+    warp, places = context.current, context.scratch + SCRATCH_PLACES
     shift, granules = context.granule_shift, context.granules
     many, warps = max(width >> shift, 1), warps_of_cluster(context)
+    counts, raced = -1 if rule in (OVERWRITES_UPDATED, OVERWRITES_READ) else mask, 0
     for other in range(warps):  # lanes of the current warp may have diverged
         known = vector_of(context, warp)[other]
-        plane = context.updaters.at(granules * (warps * cta + other))
+        first = granules * (warps * cta + other)
+        plane = planes.at(first)
         for lane in range(32):
             if mask >> lane & 1:
-                granule = load64(places + 8 * lane) >> shift
-                for k in range(granule, granule + many):
-                    if plane[k] > known:
+                offset = load64(places + 8 * lane)
+                for k in range(offset >> shift, (offset >> shift) + many):
+                    if plane[k] <= known:
+                        continue
+                    status = 0
+                    if other == warp and context.lane_marks != 0:
+                        continue
+                    if other == warp:
                         status = suspect(context, IN_SHARED, granules * cta + k, RACE)
-                        if status != 0:
-                            return status
+                    elif raced == 0:
+                        if counts < 0:
+                            memory = context.shared + cta * context.shared_stride
+                            counts = changed_lanes(context, mask, width, memory)
+                        if counts >> lane & 1:
+                            party = parties[first + k] << 20 if parties != 0 else 0
+                            status = race(context, rule, warp, lane, offset, width, other, plane[k], party)
+                            raced = 1
+                    if status != 0:
+                        return status
     return 0
+
+
+def updater_at(context: Context, place: int) -> int:
+    """The party of the last update at a place of the shadow of updates; 0 if parties are not kept."""
+    return context.update_parties[place] << 20 if context.update_parties != 0 else 0
 
 
 def mark_updated(context: Context, cta: int, mask: int, width: int) -> None:
     """The current warp updates the places in the scratch."""
-    warp = context.current
+    mark_planes(context, context.updaters, context.update_parties, cta, mask, width)
+
+
+def mark_watched(context: Context, cta: int, mask: int, width: int) -> None:
+    """The current warp reads the places in the scratch strongly."""
+    mark_planes(context, context.watchers, context.watch_parties, cta, mask, width)
+
+
+def mark_planes(context: Context, planes: Ptr[i32], parties: Ptr[i32], cta: int, mask: int, width: int) -> None:
+    """Note accesses of the current warp in its plane."""
+    warp, number = context.current, (context.current_record - context.records) >> 6
     now = context.clocks[warp]
     places = context.scratch + SCRATCH_PLACES
     shift, granules = context.granule_shift, context.granules
-    plane = context.updaters.at(granules * (warps_of_cluster(context) * cta + warp))
+    first = granules * (warps_of_cluster(context) * cta + warp)
     pages = context.page_updated.at(context.pages * cta)
     for lane in range(32):
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
-            for k in range(max(width >> shift, 1)):
-                plane[(offset >> shift) + k] = now
+            begin = first + (offset >> shift)
+            for k in range(begin, begin + max(width >> shift, 1)):
+                planes[k] = now
+                if parties != 0:
+                    parties[k] = number
             page = pages.at(offset >> PAGE_SHIFT)
             page[0] = max(now, page[0])

@@ -22,6 +22,7 @@ from warpsan.engine.layout import (
 )
 from warpsan.engine.mbarriers import break_mbarrier_rule, mbarrier_instruction, named_mbarrier, pass_on, use_mbarrier
 from warpsan.engine.memory import Block, MbarrierState, Path, Warp
+from warpsan.engine.missing import note_arrival
 from warpsan.engine.parts import add_part, begin_wait
 from warpsan.engine.rules import (
     ARRIVES_TWICE_IN_CLUSTER,
@@ -29,6 +30,7 @@ from warpsan.engine.rules import (
     PARTIAL_WARP,
     REGISTERS_WOULD_GROW,
     REGISTERS_WOULD_SHRINK,
+    RELAXED_IN_CLUSTER,
     WAITS_WITHOUT_ARRIVAL,
 )
 from warpsan.engine.structs import Ptr, i64
@@ -66,7 +68,7 @@ def wait_for_phase(context: Context, registers: int, block: Block, part: Path) -
         store32(result, load32(result) | mask)
         return 0 if found == LEFT_OUT else found
     entry = MbarrierState(found)
-    status = use_mbarrier(context, entry)
+    status = use_mbarrier(context, entry, first)
     if status != 0:
         return status
     apart = others_go_on(context, mask) if context.counting != 0 else 0
@@ -144,6 +146,8 @@ def arrive_in_cluster(context: Context, state: Warp, block: Block, mask: int) ->
     cluster, relaxed = state.cta // context.cluster_size, block.end_a
     if context.checked != 0:
         vector = vectors_of_cluster(context, cluster)
+        for rank in range(context.cluster_size if relaxed else 0):
+            note_arrival(context, context.current, cluster * context.cluster_size + rank, RELAXED_IN_CLUSTER)
         if relaxed:
             release_fenced(context, context.current, vector, 1)
         else:

@@ -64,7 +64,6 @@ def race_observers(setup: Setup, machine: Machine, log: HazardLog, history: Glob
     if history is not None:
         race = RaceCheck(
             *(machine, log),
-            in_flight="async" not in setup.checks,
             strict="lanes" in setup.checks,
             default_scope_is_cta="strict" in setup.checks,
             values="values" in setup.checks,

@@ -68,14 +68,15 @@ class Places:
         return self.thread(row.cta, row.warp, row.lanes)
 
     def other(self, row: HazardRow, note: str = "") -> ConflictingAccess | None:
-        """The conflicting access of a hazard, if it has one."""
+        """The conflicting access of a hazard, if it has one; without lanes, its warp alone is known."""
         if row.other_pc < 0:
             return None
-        return self.access(row.other_pc, self.thread(row.other_cta, row.other_warp, row.other_lanes), note)
+        if row.other_lanes:
+            return self.access(row.other_pc, self.thread(row.other_cta, row.other_warp, row.other_lanes), note)
+        instruction, block = self.setup.entry.instructions[row.other_pc], self.setup.geometry.block_at(row.other_cta)
+        return conflicting_access_of(self, instruction, block=block, warp=row.other_warp, note=note)
 
     def access(self, pc: int, place: Place, note: str = "") -> ConflictingAccess:
         """An instruction that a thread has executed, as a conflicting access."""
-        instruction = self.setup.entry.instructions[pc]
-        return conflicting_access_of(
-            self, instruction, block=place.block, warp=place.warp, thread=place.thread, note=note
-        )
+        instruction, where = self.setup.entry.instructions[pc], (place.block, place.warp, place.thread)
+        return conflicting_access_of(self, instruction, block=where[0], warp=where[1], thread=where[2], note=note)

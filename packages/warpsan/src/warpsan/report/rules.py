@@ -14,6 +14,7 @@ from warpsan.report.hazard_log import Wording
 from warpsan.report.illegal import FAULTS, illegal_access
 from warpsan.report.places import Places
 from warpsan.report.products import USUALLY_NO_FENCE, shares_registers, touched_registers
+from warpsan.report.races import RACES
 from warpsan.report.undefined import unwritten_global, unwritten_shared
 
 __all__ = ["RULES", "SPACES", "USUALLY_REGISTERS", "Rule"]
@@ -250,6 +251,7 @@ RULES: Mapping[int, Rule] = {
     **_COPIES,
     **_BARRIERS,
     **_WAITS,
+    **{rule: Rule(kind, words, "race") for rule, (kind, words) in RACES.items()},
     **{rule: Rule(kind, _illegal) for rule, kind in enumerate(FAULTS)},
     rules.UNWRITTEN_READ: Rule("uninitialised", _unwritten),
     rules.PARTIAL_WARP: _absent("{opcode} needs all 32 lanes of a warp"),

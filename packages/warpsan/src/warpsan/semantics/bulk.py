@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from warpsan.checks.orders import SAME_CLUSTER, SAME_GPU, arrival_order, fence_order
+from warpsan.checks.orders import SAME_CLUSTER, SAME_GPU, arrival_order, fence_order, is_memory_fence
 from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.clocks import fence_proxies, fence_warp
-from warpsan.engine.communication import communicates, relaxed_arrivals, relaxed_waits
+from warpsan.engine.communication import orders_by_memory, relaxed_arrivals, relaxed_waits
 from warpsan.engine.initialised import fence_mbarriers
 from warpsan.engine.lanes import Lanes, where
 from warpsan.engine.mbarriers import acquire_observed, arrive_at, begin_mbarrier, count_bytes, end_mbarrier
@@ -95,10 +95,10 @@ def _fence(asm: Assembler, instruction: Instruction, form: Form) -> None:
     if asm.checked and not isinstance(form, ProxyFence | TensorMapFence):
         order = fence_order(instruction)
         if relaxed_arrivals(asm.entry) and order.release:
-            _handed(asm, "fence", fence_warp, [int(order.level >= SAME_CLUSTER)])
+            _handed(asm, "fence", fence_warp, [int(order.level >= SAME_CLUSTER), int(is_memory_fence(instruction))])
         if relaxed_waits(asm.entry) and order.acquire:
             _handed(asm, "fence.observed", acquire_observed, [int(order.level >= SAME_CLUSTER)])
-        if communicates(asm.entry):
+        if orders_by_memory(asm.entry):
             operands = [order.acquire, order.release, min(order.level, SAME_GPU), order.sequential]
             _handed(asm, "fence.memory", fence_memory, list(map(int, operands)))
         if order.release and order.level >= SAME_CLUSTER and copies_complete(asm.entry):

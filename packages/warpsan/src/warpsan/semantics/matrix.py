@@ -29,7 +29,7 @@ from warpsan.semantics.factors import Factor, as_factor, store_fragments
 from warpsan.semantics.integer_sums import IntegerSum
 from warpsan.semantics.sums import ALTERNATING, TileSum, stacked, store_half
 from warpsan.semantics.warp import needs_whole_warp
-from warpsan.semantics.watched import watch_access
+from warpsan.semantics.watched import check_step, watch_access
 
 __all__ = ["product_operation", "product_records", "store_operands"]
 
@@ -104,10 +104,12 @@ def _stmatrix(asm: Assembler, instruction: Instruction, form: MatrixAccess) -> N
                 part = whole.shuffled(range(16 * line, 16 * line + 16))
                 b.store(part.value, pointers[8 * k + line], align=16)
                 parts.append(part)
-        for lane, part in enumerate(parts if asm.checked else ()):
-            left = Lanes(b, b.load(pointers[lane], typ=part.value.type, align=16), "u8")
-            legal = b.trunc(b.lshr(code.mask, WORD32(lane)), ir.IntType(1))
-            code.leave_if(b.and_((left != part).any(), legal), layout.RACE)
+        if asm.checked:
+            code.mask, differ = b.and_(code.mask, WORD32((1 << 8 * number) - 1)), WORD32(0)
+            for lane, part in enumerate(parts):
+                left = Lanes(b, b.load(pointers[lane], typ=part.value.type, align=16), "u8")
+                differ = b.or_(differ, b.select((left != part).any(), WORD32(1 << lane), WORD32(0)))
+            check_step(code, space, located(code, 0, space, bits), b.and_(differ, code.mask), 16)
 
     name = f"stmatrix.x{number}{'.trans' * trans}.{space}.{bits}{'.checked' * asm.checked}"
     asm.record(NativeOperation(name, build), [row, offset, *sources])

@@ -251,12 +251,12 @@ def _st(asm: Assembler, instruction: Instruction, form: LoadStore) -> None:
         _check_reach(asm, address, vector * type_.bytes, variable)
         space = "local"
     row, bits, offset = asm.address(address)
+    strong = strong_effect(asm, instruction)
     if asm.watched:
-        width, strong = vector * type_.bytes, strong_effect(asm, instruction)
-        written = type_.bytes, sources
+        width, written = vector * type_.bytes, (type_.bytes, sources)
         watch_access(asm, instruction, space, row, bits, offset, width, "store", strong=strong, written=written)
     aligned = form.space != "param"
-    checked = asm.checked and space != "local"
+    checked = asm.checked and space != "local" and strong < 0
     operation = store_operation(space, bits, type_.bits, vector, checked, aligned=aligned)
     asm.record(operation, [row, offset, *sources])
 
@@ -275,7 +275,8 @@ def store_operation(
         if checked:
             left = gather_all(code, place, f"u{element}", vector, align, coalesced=space in _COALESCED)
             differ = [one != other for one, other in zip(left, values, strict=True)]
-            check_step(code, space, located(code, 0, space, bits), code.those(functools.reduce(operator.or_, differ)))
+            lanes = code.those(functools.reduce(operator.or_, differ))
+            check_step(code, space, located(code, 0, space, bits), lanes, width)
 
     suffix = ".checked" * checked + ".unaligned" * (not aligned)
     return NativeOperation(f"st.{space}.{bits}.{element}x{vector}{suffix}", build)

@@ -13,6 +13,7 @@ from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.clocks import lanes_meet
 from warpsan.engine.groups import REDUCTIONS, reduce_groups
 from warpsan.engine.hazards import note_fault
+from warpsan.engine.lane_races import meet_partly
 from warpsan.engine.lanes import WORD32, WORD64, Lanes, where
 from warpsan.engine.layout import WARP
 from warpsan.engine.operation import NativeOperation, OperationCode
@@ -224,8 +225,13 @@ def _bar_warp(asm: Assembler, instruction: Instruction, form: Computation) -> No
             b = code.builder
             whole = b.icmp_unsigned("==", b.zext(code.mask, WORD64), code.context("current_live"))
             groups = code.any_of(members != code.spread(code.mask, "u32"))
-            with b.if_then(b.and_(whole, b.not_(groups))):
-                code.call(lanes_meet, b.ptrtoint(code.base, WORD64))
+            with b.if_else(b.and_(whole, b.not_(groups))) as (together, partly):
+                with together:
+                    code.call(lanes_meet, b.ptrtoint(code.base, WORD64))
+                with partly:
+                    words = (b.ptrtoint(each, WORD64) for each in (code.registers, code.record))
+                    mask = b.zext(code.mask, WORD64)
+                    code.call(meet_partly, *words, mask, b.ptrtoint(code.base, WORD64))
 
     members = asm.source(instruction.operands[0], "u32")
     asm.record(NativeOperation(f"bar.warp{'.checked' * asm.checked}", build), [members])

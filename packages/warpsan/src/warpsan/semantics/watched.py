@@ -8,19 +8,20 @@ from functools import partial
 from typing import Any
 
 from warpsan.analysis.definedness import follows_load
-from warpsan.checks.orders import SAME_GPU, is_communication, memory_order
+from warpsan.checks.orders import SAME_GPU, is_strong, memory_order
 from warpsan.checks.shadow import granule_of
 from warpsan.engine import layout, traffic, watch
 from warpsan.engine.access import addresses, located
 from warpsan.engine.assembler import Assembler
 from warpsan.engine.clocks import lanes_there
-from warpsan.engine.communication import orders_blocks, orders_threads
+from warpsan.engine.communication import orders_by_memory, orders_threads
 from warpsan.engine.host import WatchedAccess, call_back
+from warpsan.engine.lane_races import READ, WATCHED, note_lanes, race_in_step
 from warpsan.engine.lanes import WORD32, WORD64, Lanes, llvm_type, where
 from warpsan.engine.layout import WARP
 from warpsan.engine.operation import NativeOperation, OperationCode
+from warpsan.engine.races import SHAPE
 from warpsan.engine.steps import is_step
-from warpsan.engine.suspects import suspect_lanes
 from warpsan.engine.trace import trace_access
 from warpsan.engine.watch.cluster_memory import FOLLOWED, READS, UPDATES, WRITES, watch_cluster
 from warpsan.engine.watch.undefined_global import (
@@ -38,10 +39,6 @@ from warpsan.semantics.shared_marks import check_read, check_write
 __all__ = ["Place", "check_step", "strong_effect", "watch_access", "watch_copy"]
 
 _SPACES = ("shared", "shared::cluster", "global")
-_SHARED: dict[str, Callable[..., int]] = {
-    "update": watch.update_shared,
-    "copy": watch.copy_begins,
-}
 _GLOBAL: dict[str, Callable[..., int]] = {
     "load": watch.read_global,
     "load.followed": watch.read_global,
@@ -79,10 +76,9 @@ def watch_access(
     """Append the records that check, count and record an access of each lane, by the first ``lanes`` lanes.
 
     ``does`` is ``load``, ``store``, ``update`` or ``copy``; ``lengths`` is the row of the bytes that each lane reads,
-    if they differ; ``strong`` has the effects of a strong access to global memory, as bits
-    (:data:`~warpsan.engine.layout.ACQUIRES` and so on), or is -1 for a weak one. In shared memory a strong load or
-    store counts as a weak one, which may cause false suspicions. ``written`` has the bytes of an element that is
-    written, and the rows that it comes from.
+    if they differ; ``strong`` has the effects of a strong access, as bits (:data:`~warpsan.engine.layout.ACQUIRES` and
+    so on), or is -1 for a weak one. ``written`` has the bytes of an element that is written, and the rows that it comes
+    from.
     """
     if space == "local":
         return
@@ -95,7 +91,7 @@ def watch_access(
             and does == "load"
             and follows_load(instruction, track_unwritten_global=asm.track_unwritten_global)
         )
-        _check(asm, instruction, place, "load.followed" if followed else does, strong)
+        _check(asm, instruction, place, "load.followed" if followed else does, strong, *written)
     if asm.counted:
         _count(asm, place, does, instruction.pc)
     if asm.traced:
@@ -105,11 +101,11 @@ def watch_access(
 
 
 def strong_effect(asm: Assembler, instruction: Instruction) -> int:
-    """The effects of a strong access that may be to global memory, for :func:`watch_access`; -1 for a weak one."""
-    if not is_communication(instruction):
+    """The effects of a strong access, for :func:`watch_access`; -1 for a weak one."""
+    if not is_strong(instruction):
         return -1
     if asm.volatile_is_data and memory_order(instruction).volatile:
-        if asm.checked and instruction.opcode == "ld" and orders_blocks(asm.entry):
+        if asm.checked and instruction.opcode == "ld" and orders_by_memory(asm.entry):
             _excuse(asm)
         return -1
     order = memory_order(instruction)
@@ -253,7 +249,9 @@ def _record(asm: Assembler, place: Place, pc: int) -> None:
     asm.record(operation, [*place.operands, len(asm.host_calls) - 1])
 
 
-def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, strong: int) -> None:
+def _check(
+    asm: Assembler, instruction: Instruction, place: Place, does: str, strong: int, element: int, rows: Sequence[int]
+) -> None:
     width, copies = place.width, instruction.opcode == "cp"
     constant = instruction.opcode == "ld" and "nc" in instruction.mods
     # Whether a product uses all of its operands is unknown.
@@ -282,17 +280,28 @@ def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, st
             function = copy_undefined if copies else _UNDEFINED[does]
             return code.call(function, context, mask, WORD64(width))
         if space == "shared::cluster":
-            return code.call(watch_cluster, context, mask, present, WORD64(width), WORD64(_CLUSTER[does]))
+            kind = WORD64(_CLUSTER[does])
+            return code.call(watch_cluster, context, mask, present, WORD64(width), kind, code.operand(3))
         cta = b.load(code.state("cta"), typ=WORD64)
-        if does in ("load", "load.followed"):
-            status = check_read(code, cta, places, width, shift, followed=does == "load.followed")
-            _note_partial_read(code, present, width, shift)
-            return status
-        if does == "store":
-            return check_write(code, cta, present, places, width, shift)
         low = where(code.active, places, places.like((1 << 62) - 1)).reduced("smin")
         high = where(code.active, places, places.like(-(1 << 62))).reduced("smax")
-        return code.call(_SHARED[does], context, cta, mask, present, low, high, WORD64(width))
+        span = low, high, WORD64(width)
+        if does in ("load", "load.followed") and strong >= 0:
+            followed = WORD64(int(does == "load.followed"))
+            status = code.call(watch.read_strong_shared, context, cta, mask, *span, code.operand(3), followed)
+            _note_partial_read(code, present, width, shift, WATCHED)
+            return status
+        if does in ("load", "load.followed"):
+            status = check_read(code, cta, places, width, shift, followed=does == "load.followed")
+            _note_partial_read(code, present, width, shift, READ)
+            return status
+        if does == "store" and strong >= 0:
+            return code.call(watch.write_strong_shared, context, cta, mask, present, *span, code.operand(3))
+        if does == "store":
+            return check_write(code, cta, present, places, width, shift)
+        if does == "update":
+            return code.call(watch.update_shared, context, cta, mask, present, *span, code.operand(3))
+        return code.call(watch.copy_begins, context, cta, mask, present, *span)
 
     def build(code: OperationCode) -> None:
         # A lane without a place still executes the instruction.
@@ -302,7 +311,10 @@ def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, st
         place.in_space(code, place.put(code), partial(check, present))
 
     kind = f"{'.copy' * copies}{'.nc' * constant}{'.strong' * (strong >= 0)}{'.undefined' * track_unwritten_global}"
-    asm.record(NativeOperation(f"watch.{does}{kind}.{shift}.{place.name}", build), [*place.operands, strong])
+    operands = [*place.operands, strong, *rows]
+    if does == "store":
+        operands += [0] * (SHAPE - len(operands)) + [element | len(rows) << 8]
+    asm.record(NativeOperation(f"watch.{does}{kind}.{shift}.{place.name}", build), operands)
 
 
 _DOES = {
@@ -335,7 +347,7 @@ def _trace(
     asm.record(operation, [*place.operands, instruction.pc, *rows])
 
 
-def _note_partial_read(code: OperationCode, present: Any, width: int, shift: int) -> None:
+def _note_partial_read(code: OperationCode, present: Any, width: int, shift: int, kind: int) -> None:
     """Note the reads of the places in the scratch if some lanes of the current warp were absent, as
     :func:`warpsan.engine.watch.cluster_memory.note_partial_read`, all granules of a lane at a time."""
     b, many = code.builder, max(width >> shift, 1)
@@ -350,6 +362,8 @@ def _note_partial_read(code: OperationCode, present: Any, width: int, shift: int
         own = code.spread(warp, "s64", many)
         last = code.spread(b.or_(b.shl(met, WORD64(16)), WORD64(0xFFFF)), "s64", many)
         cta = b.load(code.state("cta"), typ=WORD64)
+        mask, context = b.zext(code.mask, WORD64), b.ptrtoint(code.base, WORD64)
+        code.call(note_lanes, context, WORD64(kind), cta, mask, there, WORD64(width))
         first = b.mul(code.context("granules"), cta)
         first_tag = b.gep(code.pointer("partial_tags"), [first], source_etype=WORD64)
         first_mask = b.gep(code.pointer("partial_masks"), [first], source_etype=WORD32)
@@ -370,7 +384,7 @@ def _note_partial_read(code: OperationCode, present: Any, width: int, shift: int
                 b.store(tag.value, tags, align=8)
 
 
-def check_step(code: OperationCode, space: str, address: Lanes, differ: Any) -> None:
+def check_step(code: OperationCode, space: str, address: Lanes, differ: Any, width: int) -> None:
     """Lanes that ``differ``, an ``i32``, find another lane's value in the place that they have just written: a race in
     one step.
 
@@ -381,7 +395,7 @@ def check_step(code: OperationCode, space: str, address: Lanes, differ: Any) -> 
     if space == "generic":
         in_shared = code.any_of(address >> WINDOW_BITS == SHARED_BASE >> WINDOW_BITS)
         where_it_is = b.select(in_shared, WORD64(layout.IN_SHARED), WORD64(layout.IN_GLOBAL))
-    code.note(differ, suspect_lanes, where_it_is)
+    code.note(differ, race_in_step, where_it_is, b.zext(code.mask, WORD64), WORD64(width))
 
 
 def watch_copy(

@@ -25,13 +25,13 @@ from warpsan.engine.mbarriers import (
     check_arrivals,
     count_arrivals,
     is_remote,
+    landed_copy,
     mbarrier_instruction,
     named_mbarrier,
     use_mbarrier,
-    vectors_of,
 )
 from warpsan.engine.memory import MbarrierState, Record, ThreadCopy, TransferEntry
-from warpsan.engine.suspects import current_instruction, suspect
+from warpsan.engine.suspects import current_instruction, first_lane, suspect
 from warpsan.engine.tags import shared_tag
 from warpsan.engine.trace import next_serial
 from warpsan.engine.transfers.entries import lane_address, new_entry
@@ -70,7 +70,7 @@ def arrive_behind_copies(registers: int, record: Record, mask: int, context: Con
         if mbarrier == 0:
             continue
         left = left & ~lanes
-        status = use_mbarrier(context, mbarrier)
+        status = use_mbarrier(context, mbarrier, first_lane(lanes))
         if status != 0:
             return status
         if record.operands[2] == 0:
@@ -129,9 +129,8 @@ def signalled(context: Context, one: ThreadCopy, due: int, mbarrier: MbarrierSta
     for lane in range(32):
         if due >> lane & 1:
             offset = load64(places + 8 * lane)
-            mark_copy(context, cta, offset, width, shared_tag(actor, time))
+            mark_copy(context, cta, offset, width, shared_tag(actor, time), -1)
             copy_came(context, cta, offset, width)
     undefine_copies(context, one, cta, due)
     remote = is_remote(context, context.current, mbarrier)
-    place = vectors_of(context, mbarrier, remote).at(actor)
-    place[0] = max(place[0], time)
+    landed_copy(context, mbarrier, remote, time)

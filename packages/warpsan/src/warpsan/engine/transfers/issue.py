@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warpsan.engine.clocks import comes_before, first_of_cluster, operation_time, warps_of_cluster
+from warpsan.engine.clocks import first_of_cluster, operation_time, warps_of_cluster
 from warpsan.engine.context import Context
 from warpsan.engine.flights import copy_issued, doubt, read_range
 from warpsan.engine.hazards import break_rule
@@ -20,7 +20,6 @@ from warpsan.engine.layout import (
     MAP_KIND,
     MOST_MBARRIERS,
     OF_COPIES,
-    RACE,
     SCRATCH_FAULTS,
     SCRATCH_PLACES,
     STORES,
@@ -28,10 +27,10 @@ from warpsan.engine.layout import (
     WITHIN,
     WORDS,
 )
-from warpsan.engine.mbarriers import actor_of, break_mbarrier_rule, mbarrier_at, named_mbarrier
+from warpsan.engine.mbarriers import actor_of, break_mbarrier_rule, comes_after_writes, mbarrier_at, named_mbarrier
 from warpsan.engine.memory import MbarrierState, Record, TransferEntry
 from warpsan.engine.recorded import is_recorded, record_lines, record_shared
-from warpsan.engine.rules import NO_MBARRIER, SIGNALS_ANOTHER_CTA, WRITES_EXITED
+from warpsan.engine.rules import NO_MBARRIER, SIGNALS_ANOTHER_CTA, SIGNALS_WRITTEN, WRITES_EXITED
 from warpsan.engine.suspects import current_instruction
 from warpsan.engine.tags import global_tag
 from warpsan.engine.trace import next_serial
@@ -74,6 +73,7 @@ def issue(registers: int, record: Record, mask: int, context: Context, kind: int
     """Lanes issue copies of a kind, of boxes or of bytes, one after the other. Returns a status."""
     current_instruction(context, record.operands[COPY_PC])
     context.transfer_serial = next_serial(context)
+    context.step_began = context.time
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
@@ -169,6 +169,7 @@ def store_words(registers: int, record: Record, mask: int, context: Context) -> 
     element, their number, the pc, their combination with the stored values (0: overwrite), and their rows."""
     current_instruction(context, record.operands[6])
     context.transfer_serial = next_serial(context)
+    context.step_began = context.time
     element, many = record.operands[4], record.operands[5]
     size = element * many
     if context.counting | is_recorded(context, record.operands[6]):
@@ -231,10 +232,7 @@ def announce_load(context: Context, entry: TransferEntry, proxy: int, reads: int
     if context.checked == 0:
         return 0
     warp, mbarrier = entry.warp, entry.mbarrier
-    status = 0
-    if comes_before(context, warp, mbarrier.tag) == 0:
-        granule = mbarrier.offset >> context.granule_shift
-        status = doubt(context, mbarrier.cta, granule, RACE)
+    status = comes_after_writes(context, SIGNALS_WRITTEN, warp, entry.lane, mbarrier)
     if status == 0 and entry.kind != WORDS and mbarrier.unfenced != 0:
         granule = entry.offset >> context.granule_shift
         status = doubt(context, entry.cta, granule, ASYNC)  # its destination is watched
@@ -247,7 +245,7 @@ def announce_load(context: Context, entry: TransferEntry, proxy: int, reads: int
     if entry.combine != 0:  # atomic, and checked when it lands
         return 0
     actor, cta = actor_of(context, mbarrier), entry.cta
-    time = copy_issued(context, warp, cta, entry.offset, entry.bytes, actor, proxy)
+    time = copy_issued(context, warp, entry.lane, cta, entry.offset, entry.bytes, actor, proxy)
     entry.time = time
     return time if time < 64 else 0
 
@@ -270,4 +268,4 @@ def announce_origin(context: Context, entry: TransferEntry) -> int:
     time = operation_time(context, async_actor)
     entry.coordinates[2] = time
     origin, size = entry.coordinates[0], entry.bytes
-    return read_range(context, entry.coordinates[1], origin, size, warp, async_actor, time, 0)
+    return read_range(context, entry.coordinates[1], origin, size, warp, entry.lane, async_actor, time, 0)

@@ -7,6 +7,7 @@ kept until then, or until the buffer is full.
 
 from __future__ import annotations
 
+from warpsan.checks.orders import SAME_CLUSTER
 from warpsan.engine.clocks import completed, operation_time, release_to, warps_of_cluster
 from warpsan.engine.context import Context
 from warpsan.engine.copies import count_unwaited
@@ -15,10 +16,12 @@ from warpsan.engine.hazards import break_rule
 from warpsan.engine.layout import (
     ARRIVALS,
     BACKWARD,
+    CONTINUES,
     DRAWN,
     ENDED,
     EVERY_LANE,
     LANDED,
+    SCOPE_SHIFT,
     SCRATCH_PLACES,
     STORES,
     WAITED_FOR,
@@ -26,7 +29,7 @@ from warpsan.engine.layout import (
     WORDS,
     WRITTEN_OUT,
 )
-from warpsan.engine.mbarriers import actor_of, break_mbarrier_rule, bytes_came, bytes_counted, is_remote, vectors_of
+from warpsan.engine.mbarriers import break_mbarrier_rule, bytes_came, bytes_counted, is_remote, landed_copy, vectors_of
 from warpsan.engine.memory import MbarrierState, Record, TransferEntry
 from warpsan.engine.recorded import record_lines, record_update
 from warpsan.engine.reset import draw
@@ -69,7 +72,7 @@ def begin_store(context: Context, entry: TransferEntry, lane: int) -> int:
         time = operation_time(context, async_actor)
         entry.time = time
         offset, size = entry.offset, entry.bytes
-        status = read_range(context, cta, offset, size, warp, async_actor, time, entry.tensor_map == 0)
+        status = read_range(context, cta, offset, size, warp, lane, async_actor, time, entry.tensor_map == 0)
         if status != 0:
             return status
     return write_out(context, entry) if context.early != 0 else 0
@@ -245,8 +248,7 @@ def land(context: Context, entry: TransferEntry) -> int:
         cta, offset = entry.cta, entry.offset
         copy_came(context, cta, offset, entry.bytes)
         remote = is_remote(context, entry.warp, mbarrier)
-        place = vectors_of(context, mbarrier, remote).at(actor_of(context, mbarrier))
-        place[0] = max(place[0], entry.time)
+        landed_copy(context, mbarrier, remote, entry.time)
     return signal(context, entry)
 
 
@@ -313,7 +315,9 @@ def combine_words(context: Context, entry: TransferEntry) -> int:
         width = min(size, 16)
         for k in range(size // width):
             store64(place, cta + 1 << RANK_SHIFT | offset + width * k)
-            status = watch_cluster(context, 1 << lane, EVERY_LANE, width, UPDATES)
+            status = watch_cluster(
+                context, 1 << lane, EVERY_LANE, width, UPDATES, CONTINUES | SAME_CLUSTER << SCOPE_SHIFT
+            )
             if status != 0:
                 return status
         release_to(context, warp, vectors_of(context, mbarrier, is_remote(context, warp, mbarrier)))

@@ -5,8 +5,9 @@ every release; for each granule of memory, the warp and the time of its last wri
 read; for each warp, the time up to which every warp's accesses come before its own. A page of shared memory has a
 summary of its granules, so that most accesses need no check of them.
 
-These checks do not report. A possible hazard ends the native run or is noted (:mod:`~..suspects`), and the checks of
-:mod:`warpsan.checks` decide. Suspicions may be false, but none may be missing.
+A race in shared memory is a row (:mod:`~..races`), which ends a run without space for rows. Lanes of one warp are
+compared exactly if rows are kept (:mod:`~..lane_races`). Other possible hazards are suspicions (:mod:`~..suspects`), on
+which the checks of :mod:`warpsan.checks` decide; they may be false, but none may be missing.
 """
 
 from warpsan.engine.watch.global_memory import (
@@ -31,8 +32,10 @@ from warpsan.engine.watch.shared_memory import (
     mark_written,
     read_followed,
     read_shared,
+    read_strong_shared,
     update_shared,
     write_shared,
+    write_strong_shared,
 )
 
 __all__ = [
@@ -49,6 +52,7 @@ __all__ = [
     "read_pieces",
     "read_shared",
     "read_strong",
+    "read_strong_shared",
     "update_pieces",
     "update_shared",
     "wait_for_grids",
@@ -56,5 +60,6 @@ __all__ = [
     "write_pieces",
     "write_shared",
     "write_strong",
+    "write_strong_shared",
     "written_nearby",
 ]

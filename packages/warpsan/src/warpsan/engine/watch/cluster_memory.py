@@ -9,13 +9,21 @@ from __future__ import annotations
 from warpsan.engine.clocks import lanes_there, lanes_with
 from warpsan.engine.context import Context
 from warpsan.engine.flights import touch_remote
+from warpsan.engine.lane_races import READ, WATCHED, note_lanes
 from warpsan.engine.layout import (
     EVERY_LANE,
     SCRATCH_PLACES,
 )
 from warpsan.engine.tags import actor_of_tag, shared_tag, time_of_tag
 from warpsan.engine.unit_addresses import cta_of, offset_of
-from warpsan.engine.watch.shared_memory import read_followed, read_shared, update_shared, write_shared
+from warpsan.engine.watch.shared_memory import (
+    read_followed,
+    read_shared,
+    read_strong_shared,
+    update_shared,
+    write_shared,
+    write_strong_shared,
+)
 from warpsan.engine.words import copy, load64, store64
 
 __all__ = ["FOLLOWED", "READS", "UPDATES", "WRITES", "watch_cluster"]
@@ -24,8 +32,9 @@ READS, WRITES, UPDATES, FOLLOWED = 1, 2, 3, 4
 """Kinds of accesses; undefined bytes may be tracked for reads."""
 
 
-def watch_cluster(context: Context, mask: int, present: int, width: int, does: int) -> int:
-    """Lanes read, write or update at addresses of shared::cluster in the scratch. Returns a status."""
+def watch_cluster(context: Context, mask: int, present: int, width: int, kind: int, does: int) -> int:
+    """Lanes read, write or update at addresses of shared::cluster in the scratch; ``does`` has the effects of a strong
+    access, or is -1. Returns a status."""
     scratch, home = context.scratch, context.current_warp.cta
     places, addresses = scratch + SCRATCH_PLACES, scratch
     copy(addresses, places, 8 * 32)
@@ -43,7 +52,7 @@ def watch_cluster(context: Context, mask: int, present: int, width: int, does: i
                 low, high = min(low, offset), max(high, offset)
         if lanes == 0:
             continue
-        status = watch_one(context, lanes, present, low, high, width, does, cta)
+        status = watch_one(context, lanes, present, low, high, width, kind, does, cta)
         if status != 0:
             return status
         warp = context.current
@@ -52,18 +61,27 @@ def watch_cluster(context: Context, mask: int, present: int, width: int, does: i
     return 0
 
 
-def watch_one(context: Context, lanes: int, present: int, low: int, high: int, width: int, does: int, cta: int) -> int:
+def watch_one(
+    context: Context, lanes: int, present: int, low: int, high: int, width: int, kind: int, does: int, cta: int
+) -> int:
     """The same for lanes that access the shared memory of one CTA."""
-    if does == WRITES:
+    if kind == UPDATES:
+        return update_shared(context, cta, lanes, present, low, high, width, does)
+    if kind == WRITES and does >= 0:
+        return write_strong_shared(context, cta, lanes, present, low, high, width, does)
+    if kind == WRITES:
         return write_shared(context, cta, lanes, present, low, high, width)
-    if does == UPDATES:
-        return update_shared(context, cta, lanes, present, low, high, width)
-    if does == FOLLOWED:
+    if does >= 0:
+        status = read_strong_shared(context, cta, lanes, low, high, width, does, kind == FOLLOWED)
+    elif kind == FOLLOWED:
         status = read_followed(context, cta, lanes, low, high, width)
     else:
         status = read_shared(context, cta, lanes, low, high, width)
-    mark_read(context, lanes, width, cta)
-    note_partial_read(context, lanes, lanes_there(context, present), width, cta)
+    if does < 0:
+        mark_read(context, lanes, width, cta)
+    there = lanes_there(context, present)
+    note_lanes(context, READ if does < 0 else WATCHED, cta, lanes, there, width)
+    note_partial_read(context, lanes, there, width, cta)
     return status
 
 

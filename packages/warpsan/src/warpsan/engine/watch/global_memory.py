@@ -4,30 +4,26 @@ from __future__ import annotations
 
 from warpsan.engine.clocks import lanes_there, lanes_with, vector_of, warps_of_cluster
 from warpsan.engine.context import Context
-from warpsan.engine.lane_order import arrive_lanes, lanes_before
+from warpsan.engine.lane_order import lanes_before
 from warpsan.engine.layout import (
-    ACQUIRES,
-    CONTINUES,
     EVERY_LANE,
     EVERY_WARP,
     GLOBAL_PAGE_SHIFT,
     IN_GLOBAL,
     MOST_MBARRIERS,
-    OBSERVES,
     OF_COPIES,
     RACE,
     READ_SHIFT,
-    RELEASES,
     SCOPE_SHIFT,
     SCRATCH_PLACES,
     SEVERAL,
 )
-from warpsan.engine.memory import Release, ReleaseList
+from warpsan.engine.missing import forget_links
 from warpsan.engine.structs import Ptr, i64
 from warpsan.engine.suspects import suspect
 from warpsan.engine.tags import cta_of_tag, global_tag, global_time, warp_of_tag
 from warpsan.engine.watch.prerequisites import access_in_time
-from warpsan.engine.watch.releases import continue_chain, morally_strong, observe, release_for, row_of
+from warpsan.engine.watch.releases import observe, release_to_place, row_of
 from warpsan.engine.watch.scopes import keep_scope, relation_of, scope_at
 from warpsan.engine.words import load64
 
@@ -243,6 +239,7 @@ def write_pieces(context: Context, mask: int, present: int, width: int, issuer: 
                 write_masks[k] = lanes_with(there, lane)
                 if chains != 0:
                     chains[k] = 0
+                    forget_links(context, context.global_links.at(k))
             pages[offset >> GLOBAL_PAGE_SHIFT] = 1
     return 0
 
@@ -270,7 +267,9 @@ def read_strong(context: Context, mask: int, present: int, width: int, does: int
             if status != 0:
                 return status
             mark_strong(context, context.global_watched, granule, many, lane)
-            status = observe(context, warp, granule, does) if chains != 0 else 0
+            status = (
+                observe(context, warp, chains.at(granule), context.global_links.at(granule), does) if chains != 0 else 0
+            )
             if status != 0:
                 return status
     return 0
@@ -309,19 +308,11 @@ def update_pieces(context: Context, mask: int, width: int, does: int, issuer: in
                 return status
             context.global_pages[offset >> GLOBAL_PAGE_SHIFT] = 1
             if chains != 0:
-                status = observe(context, warp, granule, does) if does & OBSERVES else 0
-                if does & RELEASES:
-                    arrive_lanes(context, warp, 1 << lane)
-                if status == 0 and (release == 0 or does & ACQUIRES):
-                    release = release_for(context, warp, does & RELEASES)
-                    status = release if release < 64 else 0
-                if status == 0:
-                    before = ReleaseList(chains[granule] if does & CONTINUES else 0)
-                    if context.global_scopes != 0:
-                        before = morally_strong(context, warp, before, does >> SCOPE_SHIFT)
-                    status = continue_chain(context, warp, granule, Release(release), before, does)
-                if status != 0:
-                    return status
+                narrow = context.global_scopes != 0
+                links = context.global_links.at(granule)
+                release = release_to_place(context, warp, lane, chains.at(granule), links, does, release, narrow)
+                if release > 0 and release < 64:
+                    return release
             mark_scopes(context, granule, many, lane, does >> SCOPE_SHIFT)
             mark_strong(context, context.global_strong, granule, many, lane)
     return 0

@@ -1,8 +1,7 @@
-"""Releases and acquires through global memory: machine code.
+"""Releases and acquires through memory: machine code.
 
-The rules are those of :mod:`warpsan.checks.scopes`, except that a release sequence ends at an operation that is not
-morally strong with all before it. Within a cluster, the vectors of :mod:`~warpsan.engine.clocks` hold the order. Each
-warp of the cluster also has a row: the time up to which the accesses of every warp of the grid come before its own.
+Within a cluster, the vectors of :mod:`~warpsan.engine.clocks` hold the order. Each warp of the cluster also has a row:
+the time up to which the accesses of every warp of the grid come before its own.
 
 A release is a record of the warp's vector and row at that time. The releases of a place, in the order of its strong
 writes, are a list, the last one first: a strong write starts a new list, a read-modify-write continues it, a weak write
@@ -13,31 +12,31 @@ arrived there.
 from __future__ import annotations
 
 from warpsan.checks.orders import SAME_GPU
-from warpsan.engine.clocks import begin_time, set_floors, vector_of, warps_of_cluster
+from warpsan.engine.clocks import begin_time, relation_together, set_floors, vector_of, warps_of_cluster
 from warpsan.engine.context import Context
 from warpsan.engine.lane_order import arrive_lanes, leave_lanes
 from warpsan.engine.layout import (
     ACQUIRES,
+    CONTINUES,
     FULL,
+    OBSERVES,
     OF_FENCES,
     RELEASES,
     SCOPE_SHIFT,
 )
 from warpsan.engine.memory import Record, Release, ReleaseList, Row, RowCopy
+from warpsan.engine.missing import note_fence, note_read, note_write
 from warpsan.engine.structs import Ptr, i64
 from warpsan.engine.watch.fence_order import observe_fences, of_others, take_fences
 from warpsan.engine.watch.lists import has_item, new_node, row_state, take_room, use_items
-from warpsan.engine.watch.scopes import relation_together
 from warpsan.engine.words import copy, fill
 
 __all__ = [
     "begin_rows",
-    "continue_chain",
     "fence_memory",
     "linear_of",
-    "morally_strong",
     "observe",
-    "release_for",
+    "release_to_place",
     "row_of",
     "take_rows",
 ]
@@ -60,12 +59,12 @@ def row_of(context: Context, warp: int) -> Ptr[i64]:
 
 def begin_rows(context: Context) -> None:
     """A cluster begins: no access of other clusters comes before it."""
-    if context.grid_rows == 0:
+    if context.row_states == 0:
         return
     warps = warps_of_cluster(context)
     for warp in range(warps):
         state = row_state(context, warp)
-        if state.version != 0:
+        if state.version != 0 and context.grid_rows != 0:
             fill(row_of(context, warp), 0, 8 * context.grid_warps)
         fill(state, 0, Row.byte_size)
     fill(context.row_pairs, 0, 16 * warps * warps)
@@ -93,11 +92,13 @@ def take_rows(context: Context, warp: int, vector: Ptr[i64], meeting: int) -> No
     that it has merged, earlier or at this barrier. Converging warps pass the vector of their barrier and the time of
     their convergence; others pass their own, and 0.
     """
+    if context.row_states == 0:
+        return
+    take_fences(context, warp, vector, meeting)
     if context.grid_rows == 0:
         return
     warps = warps_of_cluster(context)
     pairs = context.row_pairs.at(warps * warp)
-    take_fences(context, warp, vector, meeting)
     for other in range(warps):
         state = row_state(context, other)
         version, known = state.version, vector[other]
@@ -165,8 +166,39 @@ def release_for(context: Context, warp: int, releases: int) -> int:
     return fenced.address
 
 
-def continue_chain(context: Context, warp: int, granule: int, release: Release, before: ReleaseList, does: int) -> int:
-    """A strong write of a granule by a warp, with its release (or 0), after the list of earlier ones. Returns a
+def release_to_place(
+    context: Context, warp: int, lane: int, chain: Ptr[i64], links: Ptr[i64], does: int, release: int, narrow: int
+) -> int:
+    """A lane of a warp writes a place with lists of releases and links strongly.
+
+    ``release`` is that of another lane of the same instruction, or 0; with ``narrow``, scopes of operations may exclude
+    threads.
+
+    Returns
+    -------
+    int
+        The release, 0 if there is none, or a status below 64.
+    """
+    status = observe(context, warp, chain, links, does) if does & OBSERVES else 0
+    note_write(context, warp, links, does)
+    if does & RELEASES:
+        arrive_lanes(context, warp, 1 << lane)
+    if status == 0 and (release == 0 or does & ACQUIRES):
+        release = release_for(context, warp, does & RELEASES)
+        status = release if release < 64 else 0
+    if status != 0:
+        return status
+    before = ReleaseList(chain[0] if does & CONTINUES else 0)
+    if narrow:
+        before = morally_strong(context, warp, before, does >> SCOPE_SHIFT)
+    status = continue_chain(context, warp, chain, Release(release), before, does)
+    return status if status != 0 else release
+
+
+def continue_chain(
+    context: Context, warp: int, chain: Ptr[i64], release: Release, before: ReleaseList, does: int
+) -> int:
+    """A strong write of a place by a warp, with its release (or 0), after the list of earlier ones. Returns a
     status."""
     scope, state = does >> SCOPE_SHIFT, row_state(context, warp)
     near = Release(0) if does & RELEASES else state.near
@@ -185,22 +217,33 @@ def continue_chain(context: Context, warp: int, granule: int, release: Release, 
         node = new_node(context, near.address, node, scope, state.reach)
         if node == 0:
             return FULL
-    context.chains[granule] = node.address
+    chain[0] = node.address
     return 0
 
 
 def morally_strong(context: Context, warp: int, chain: ReleaseList, scope: int) -> ReleaseList:
-    """The list of releases before a read-modify-write of a warp with a scope; 0 if that scope or one of theirs
-    excludes the other thread."""
+    """The releases of a list that a read-modify-write of a warp with a scope continues: those whose scope and that one
+    include the other thread. They are dropped if the pool is full."""
+    node, left = chain, ReleaseList(0)
+    while node != 0 and is_morally_strong(context, warp, node, scope):
+        node = node.before
+    if node == 0:
+        return chain
     node = chain
     while node != 0:
-        near = SAME_GPU  # the threads of the fences are not kept
-        if node.reach != OF_FENCES:
-            near = relation(context, warp, Release(node.item))
-        if near > min(scope, node.scope):
-            return ReleaseList(0)
+        if is_morally_strong(context, warp, node, scope):
+            longer = new_node(context, node.item, left, node.scope, node.reach)
+            left = longer if longer != 0 else left
         node = node.before
-    return chain
+    return left
+
+
+def is_morally_strong(context: Context, warp: int, node: ReleaseList, scope: int) -> int:
+    """Whether the scopes of an element of a list and of an operation of a warp include the other thread."""
+    near = SAME_GPU  # the threads of the fences are not kept
+    if node.reach != OF_FENCES:
+        near = relation(context, warp, Release(node.item))
+    return near <= min(scope, node.scope)
 
 
 def relation(context: Context, warp: int, release: Release) -> int:
@@ -275,9 +318,11 @@ def join_all(context: Context, warp: int, node: ReleaseList, scope: int) -> None
         node = node.before
 
 
-def observe(context: Context, warp: int, granule: int, does: int) -> int:
-    """A warp reads a granule strongly: it comes after its releases now, or at its next fence. Returns a status."""
-    chain, scope = ReleaseList(context.chains[granule]), does >> SCOPE_SHIFT
+def observe(context: Context, warp: int, place: Ptr[i64], links: Ptr[i64], does: int) -> int:
+    """A warp reads a place with lists of releases and links strongly: it comes after the releases now, or at its next
+    fence. Returns a status."""
+    note_read(context, warp, links, does)
+    chain, scope = ReleaseList(place[0]), does >> SCOPE_SHIFT
     if chain == 0:
         return 0
     if scope >= SAME_GPU:
@@ -300,6 +345,7 @@ def fence_memory(registers: int, record: Record, mask: int, context: Context) ->
     warp, scope = context.current, record.operands[2]
     state = row_state(context, warp)
     sequential = scope >= SAME_GPU and record.operands[3] != 0
+    note_fence(context, warp, record.operands[0], record.operands[1], scope)
     if record.operands[0]:
         seen = state.seen
         while seen != 0:

@@ -7,20 +7,13 @@ narrowest scope is kept. A kernel without such scopes does not need this module.
 
 from __future__ import annotations
 
-from warpsan.checks.orders import SAME_CLUSTER, SAME_CTA, SAME_GPU
-from warpsan.engine.clocks import first_of_cluster
+from warpsan.checks.orders import SAME_GPU
+from warpsan.engine.clocks import relation_together
 from warpsan.engine.context import Context
 from warpsan.engine.layout import EVERY_WARP, SEVERAL
 from warpsan.engine.tags import cta_of_tag, warp_of_tag
 
-__all__ = ["keep_scope", "relation_of", "relation_together", "scope_at"]
-
-
-def relation_together(context: Context, one: int, other: int) -> int:
-    """The relation of threads of two resident CTAs, by their places among these."""
-    if one == other:
-        return SAME_CTA
-    return SAME_CLUSTER if first_of_cluster(context, one) == first_of_cluster(context, other) else SAME_GPU
+__all__ = ["keep_scope", "relation_of", "scope_at"]
 
 
 def relation_of(context: Context, tag: int, near: int) -> int:

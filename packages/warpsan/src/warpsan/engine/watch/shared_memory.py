@@ -5,25 +5,45 @@ A page of shared memory has a summary of its granules, so that most accesses nee
 
 from __future__ import annotations
 
-from warpsan.engine.clocks import lanes_there, lanes_with
+from warpsan.engine.clocks import lanes_there, lanes_with, warps_of_cluster
 from warpsan.engine.context import Context
 from warpsan.engine.hazards import note_unwritten
 from warpsan.engine.lane_order import lanes_before
+from warpsan.engine.lane_races import KINDS, READ, UPDATED, WROTE, lanes_race, note_lanes
 from warpsan.engine.layout import (
     ASYNC,
     EVERY_LANE,
+    IN_FLIGHT,
     IN_SHARED,
     NOT_READABLE,
     PAGE_SHIFT,
     RACE,
     SCRATCH_PLACES,
 )
+from warpsan.engine.missing import forget_links
 from warpsan.engine.pages import page_of, page_written, write_page
-from warpsan.engine.rules import FROM_GLOBAL
+from warpsan.engine.races import changed_lanes, in_flight, mark_party, party_of, race, reader_at, warp_of_party
+from warpsan.engine.rules import (
+    COPIES_READ,
+    COPIES_UPDATED,
+    COPIES_WRITTEN,
+    FROM_GLOBAL,
+    LANE_READS,
+    LANE_UPDATES,
+    LANE_WRITES,
+    OVERWRITES_READ,
+    OVERWRITES_UPDATED,
+    OVERWRITES_WRITTEN,
+    READS_UPDATED,
+    READS_WRITTEN,
+    UPDATES_READ,
+    UPDATES_WRITTEN,
+)
 from warpsan.engine.structs import Ptr, u8
 from warpsan.engine.suspects import suspect
 from warpsan.engine.tags import actor_of_tag, shared_tag, time_of_tag
-from warpsan.engine.updates import mark_updated, page_updated, updates_before
+from warpsan.engine.updates import mark_updated, mark_watched, page_updated, updates_before, watches_before
+from warpsan.engine.watch.releases import observe, release_to_place
 from warpsan.engine.words import load32, load64
 
 __all__ = [
@@ -35,14 +55,17 @@ __all__ = [
     "mark_written",
     "read_followed",
     "read_shared",
+    "read_strong_shared",
     "update_shared",
     "write_shared",
+    "write_strong_shared",
 ]
 
 
-OF_BYTES, OF_WRITES, OF_COPIES_THERE, OF_READS, OF_PARTIAL_READS, OF_UPDATES = 1, 2, 4, 8, 16, 32
+OF_BYTES, OF_WRITES, OF_COPIES_THERE, OF_READS, OF_PARTIAL_READS, OF_UPDATES, OF_NOTES = 1, 2, 4, 8, 16, 32, 64
 """Checks of granules, as bits: whether the bytes have been written; whether writes, copies in flight, reads, reads
-without some lanes of the warp, and atomic operations come before."""
+without some lanes of the warp, and atomic operations come before; and whether the access must be noted lane by
+lane."""
 
 
 def read_shared(context: Context, cta: int, mask: int, low: int, high: int, width: int) -> int:
@@ -65,6 +88,7 @@ def look_at_pages(context: Context, cta: int, low: int, high: int, width: int) -
     read, flying = context.page_read.at(first), context.page_flying.at(first)
     written, full = context.page_written.at(first), context.page_full.at(first)
     needs = OF_UPDATES if page_updated(context, cta, low, last, floor) else 0
+    needs |= OF_NOTES if context.read_parties != 0 else 0
     for page in range(low >> PAGE_SHIFT, (last >> PAGE_SHIFT) + 1):
         if full[page] == 0 and note_full(context, cta, page) == 0:
             needs |= OF_BYTES
@@ -91,15 +115,33 @@ def note_full(context: Context, cta: int, page: int) -> int:
 def read_followed(context: Context, cta: int, mask: int, low: int, high: int, width: int) -> int:
     """Lanes read bytes that may be unwritten: undefined bytes are tracked. Otherwise as :func:`read_shared`."""
     warp = context.current
-    needs = look_at_pages(context, cta, low, high, width)
-    status = (
-        writes_before(context, mask, width, warp, cta, NOT_READABLE) if needs & (OF_WRITES | OF_COPIES_THERE) else 0
-    )
-    return status if status != 0 else updates_before(context, cta, mask, low, high, width)
+    needs, status = look_at_pages(context, cta, low, high, width), 0
+    if needs & (OF_WRITES | OF_COPIES_THERE):
+        status = writes_before(context, mask, width, warp, cta, NOT_READABLE, READS_WRITTEN)
+    if status == 0 and needs & OF_UPDATES:
+        status = updates_before(context, cta, mask, width, READS_UPDATED)
+    if status == 0 and needs & OF_NOTES:
+        status = lanes_race(context, cta, mask, width, 1 << WROTE | 1 << UPDATED, LANE_READS, 0)
+    if needs & OF_NOTES:
+        mark_readers(context, cta, mask, width)
+    return status
 
 
-def writes_before(context: Context, mask: int, width: int, warp: int, cta: int, forbidden: int) -> int:
-    """Whether all writes of the places in the scratch come before the current warp's access. Returns a status.
+def mark_readers(context: Context, cta: int, mask: int, width: int) -> None:
+    """Note the current record as the reader of the places in the scratch."""
+    number, shift = (context.current_record - context.records) >> 6, context.granule_shift
+    places = context.scratch + SCRATCH_PLACES
+    parties = context.read_parties.at(context.granules * (context.planes * cta + context.current))
+    for lane in range(32):
+        if mask >> lane & 1:
+            granule = load64(places + 8 * lane) >> shift
+            for k in range(granule, granule + max(width >> shift, 1)):
+                parties[k] = number
+
+
+def writes_before(context: Context, mask: int, width: int, warp: int, cta: int, forbidden: int, rule: int) -> int:
+    """Whether all writes of the places in the scratch come before the current warp's access, which otherwise breaks a
+    rule. Returns a status.
 
     ``forbidden`` has the bits of operations that must not be in flight there.
     """
@@ -110,34 +152,59 @@ def writes_before(context: Context, mask: int, width: int, warp: int, cta: int, 
     writers, flying = context.writers.at(first), context.flying.at(first)
     masks = context.write_masks.at(first)
     vector = context.vectors.at(context.actors * warp)
+    parties, memory = context.write_parties.at(first), context.shared + cta * context.shared_stride
     fine = 0  # the last tag that was found to be ordered before
+    warps, counts, raced = warps_of_cluster(context), -1 if rule == OVERWRITES_WRITTEN else mask, 0
     for lane in range(32):
         if mask >> lane & 1:
-            granule = load64(places + 8 * lane) >> shift
+            offset = load64(places + 8 * lane)
+            granule = offset >> shift
             for k in range(granule, granule + many):
-                if flying[k] & forbidden:
+                flies = flying[k]
+                if flies & forbidden and context.flights_checked != 0:
                     status = suspect(context, IN_SHARED, first + k, ASYNC)
                     if status != 0:
                         return status
+                    if flies & IN_FLIGHT:
+                        continue
                 tag = writers[k]
-                if tag == fine:
+                actor = actor_of_tag(tag)
+                if flies & IN_FLIGHT:  # of cp.async, if not of the tag
+                    if actor < warps:
+                        actor = warps + (warp_of_party(parties[k]) if context.write_parties != 0 else 0)
+                elif tag == fine:
                     continue
-                if time_of_tag(tag) <= vector[actor_of_tag(tag)]:
+                elif time_of_tag(tag) <= vector[actor]:
                     fine = tag
                     continue
-                lanes = masks[k]
-                if actor_of_tag(tag) == warp and (
-                    lanes >> lane & 1 or lanes_before(context, warp, lanes, time_of_tag(tag))
-                ):
+                if actor == warp:
+                    if context.lane_marks != 0:
+                        continue
+                    lanes = masks[k]
+                    if lanes >> lane & 1 or lanes_before(context, warp, lanes, time_of_tag(tag)):
+                        continue
+                    status = suspect(context, IN_SHARED, first + k, RACE)
+                    if status != 0:
+                        return status
                     continue
-                status = suspect(context, IN_SHARED, first + k, RACE)
+                if raced or (context.flights_checked != 0 and in_flight(context, actor, time_of_tag(tag))):
+                    continue
+                if counts < 0:
+                    counts = changed_lanes(context, mask, width, memory)
+                if counts >> lane & 1 == 0:
+                    continue
+                party = parties[k] if context.write_parties != 0 else 0
+                status = race(context, rule, warp, lane, offset, width, actor, time_of_tag(tag), party)
                 if status != 0:
                     return status
+                raced = 1
     return 0
 
 
 def partial_reads_before(context: Context, mask: int, width: int, warp: int, cta: int) -> int:
     """Whether lanes write places that absent lanes of their warp have read. Returns a status."""
+    if context.lane_marks != 0:
+        return 0
     met = context.vectors[(context.actors + 1) * warp]
     places = context.scratch + SCRATCH_PLACES
     shift, first = context.granule_shift, context.granules * cta
@@ -184,42 +251,125 @@ def comes_from_global(context: Context, cta: int, offset: int, width: int) -> in
 
 def write_shared(context: Context, cta: int, mask: int, present: int, low: int, high: int, width: int) -> int:
     """Lanes write; as :func:`read_shared`. ``present`` are all lanes that execute the instruction."""
-    status = may_write(context, cta, mask, present, low, high, width)
+    needs = look_before_write(context, cta, low, high, width)
+    status = reads_before(context, mask, width, cta, OVERWRITES_READ) if needs & OF_READS else 0
     if status == 0:
-        status = updates_before(context, cta, mask, low, high, width)
+        status = may_write(context, cta, mask, width, needs, OVERWRITES_WRITTEN)
+    if status == 0 and needs & OF_UPDATES:
+        status = updates_before(context, cta, mask, width, OVERWRITES_UPDATED)
+        if status == 0:
+            status = watches_before(context, cta, mask, width)
     if status == 0:
-        mark_written(context, cta, mask, lanes_there(context, present), width)
+        status = lanes_race(context, cta, mask, width, (1 << KINDS) - 1, LANE_WRITES, 1)
+    if status == 0:
+        there = lanes_there(context, present)
+        note_lanes(context, WROTE, cta, mask, there, width)
+        mark_written(context, cta, mask, there, width)
     return status
 
 
-def update_shared(context: Context, cta: int, mask: int, present: int, low: int, high: int, width: int) -> int:
-    """Lanes update shared memory atomically; as :func:`read_shared`."""
-    status = may_write(context, cta, mask, present, low, high, width)
+def read_strong_shared(
+    context: Context, cta: int, mask: int, low: int, high: int, width: int, does: int, followed: int
+) -> int:
+    """Lanes read strongly, which conflicts only with weak writes; as :func:`read_shared`. ``does`` has the effects of
+    the read (:func:`~.global_memory.read_strong`), and with ``followed``, the bytes may be unwritten."""
+    needs, status = look_at_pages(context, cta, low, high, width), 0
+    if followed == 0 and needs & OF_BYTES:
+        status = defined(context, mask, width, cta)
+    if status == 0 and needs & (OF_WRITES | OF_COPIES_THERE):
+        status = writes_before(context, mask, width, context.current, cta, NOT_READABLE, READS_WRITTEN)
+    if status == 0:
+        status = lanes_race(context, cta, mask, width, 1 << WROTE, LANE_READS, 0)
+    if status != 0:
+        return status
+    mark_watched(context, cta, mask, width)
+    return order_by_reads(context, cta, mask, does)
+
+
+def write_strong_shared(
+    context: Context, cta: int, mask: int, present: int, low: int, high: int, width: int, does: int
+) -> int:
+    """Lanes write strongly, which conflicts only with weak accesses; as :func:`read_strong_shared`."""
+    needs = look_before_write(context, cta, low, high, width)
+    status = reads_before(context, mask, width, cta, OVERWRITES_READ) if needs & OF_READS else 0
+    if status == 0:
+        status = may_write(context, cta, mask, width, needs, OVERWRITES_WRITTEN)
+    if status == 0:
+        status = lanes_race(context, cta, mask, width, 1 << WROTE | 1 << READ, LANE_WRITES, 1)
+    if status != 0:
+        return status
+    note_lanes(context, UPDATED, cta, mask, lanes_there(context, present), width)
+    mark_updated(context, cta, mask, width)
+    places = context.scratch + SCRATCH_PLACES
+    written = context.written.at(context.written_bytes * cta)
+    for lane in range(32):
+        if mask >> lane & 1:
+            mark_bytes(written, load64(places + 8 * lane), width)
+    return order_by_writes(context, cta, mask, does)
+
+
+def order_by_reads(context: Context, cta: int, mask: int, does: int) -> int:
+    """Lanes of the current warp read the places in the scratch strongly, and may come after their releases. Returns a
+    status."""
+    places, shift = context.scratch + SCRATCH_PLACES, context.granule_shift
+    for lane in range(32 if context.shared_chains != 0 else 0):
+        if mask >> lane & 1:
+            granule = context.granules * cta + (load64(places + 8 * lane) >> shift)
+            chain, links = context.shared_chains.at(granule), context.shared_links.at(granule)
+            status = observe(context, context.current, chain, links, does)
+            if status != 0:
+                return status
+    return 0
+
+
+def order_by_writes(context: Context, cta: int, mask: int, does: int) -> int:
+    """Lanes of the current warp write the places in the scratch strongly, and may release their accesses. Returns a
+    status."""
+    places, shift = context.scratch + SCRATCH_PLACES, context.granule_shift
+    release = 0
+    for lane in range(32 if context.shared_chains != 0 else 0):
+        if mask >> lane & 1:
+            granule = context.granules * cta + (load64(places + 8 * lane) >> shift)
+            chain, links = context.shared_chains.at(granule), context.shared_links.at(granule)
+            release = release_to_place(context, context.current, lane, chain, links, does, release, 1)
+            if release > 0 and release < 64:
+                return release
+    return 0
+
+
+def update_shared(
+    context: Context, cta: int, mask: int, present: int, low: int, high: int, width: int, does: int
+) -> int:
+    """Lanes update shared memory atomically; as :func:`read_strong_shared`."""
+    needs = look_before_write(context, cta, low, high, width)
+    status = may_write(context, cta, mask, width, needs, UPDATES_WRITTEN)
+    if status == 0 and needs & OF_READS:
+        status = reads_before(context, mask, width, cta, UPDATES_READ)
     if status == 0:
         status = defined(context, mask, width, cta)
     if status == 0:
+        status = lanes_race(context, cta, mask, width, 1 << WROTE | 1 << READ, LANE_UPDATES, 0)
+    if status == 0:
+        note_lanes(context, UPDATED, cta, mask, lanes_there(context, present), width)
         mark_updated(context, cta, mask, width)
         places = context.scratch + SCRATCH_PLACES
         written = context.written.at(context.written_bytes * cta)
         for lane in range(32 if context.hazard_room != 0 else 0):  # after a noted undefined byte
             if mask >> lane & 1:
                 mark_bytes(written, load64(places + 8 * lane), width)
+        status = order_by_writes(context, cta, mask, does)
     return status
 
 
-def may_write(context: Context, cta: int, mask: int, present: int, low: int, high: int, width: int) -> int:
-    """Whether the writes come after all other accesses but updates. Returns a status."""
-    warp = context.current
-    needs = look_before_write(context, cta, low, high, width)
+def may_write(context: Context, cta: int, mask: int, width: int, needs: int, rule: int) -> int:
+    """Whether writes come after the plain writes of all other accesses, and after reads of absent lanes of their warp.
+    Returns a status."""
+    warp, status = context.current, 0
     if needs & (OF_WRITES | OF_COPIES_THERE):
-        status = writes_before(context, mask, width, warp, cta, -1)
-        if status != 0:
-            return status
-    if needs & OF_PARTIAL_READS:
+        status = writes_before(context, mask, width, warp, cta, -1, rule)
+    if status == 0 and needs & OF_PARTIAL_READS:
         status = partial_reads_before(context, mask, width, warp, cta)
-        if status != 0:
-            return status
-    return reads_before(context, mask, width, warp, cta) if needs & OF_READS else 0
+    return status
 
 
 def look_before_write(context: Context, cta: int, low: int, high: int, width: int) -> int:
@@ -231,6 +381,7 @@ def look_before_write(context: Context, cta: int, low: int, high: int, width: in
     flying, reading = context.page_flying.at(first), context.page_reading.at(first)
     met = context.vectors[(context.actors + 1) * warp]
     needs = OF_UPDATES if page_updated(context, cta, low, last, floor) else 0
+    needs |= OF_NOTES if context.write_parties != 0 or context.shared_chains != 0 else 0
     for page in range(low >> PAGE_SHIFT, (last >> PAGE_SHIFT) + 1):
         if (flying[page] | reading[page]) != 0:
             needs |= OF_COPIES_THERE
@@ -243,26 +394,32 @@ def look_before_write(context: Context, cta: int, low: int, high: int, width: in
     return needs
 
 
-def reads_before(context: Context, mask: int, width: int, warp: int, cta: int) -> int:
-    """Whether all reads of the places in the scratch come before the current warp's access. Returns a status."""
+def reads_before(context: Context, mask: int, width: int, cta: int, rule: int) -> int:
+    """Whether all reads of the places in the scratch come before the current warp's access, which otherwise breaks a
+    rule. Returns a status."""
     places = context.scratch + SCRATCH_PLACES
-    shift = context.granule_shift
+    shift, warp = context.granule_shift, context.current
     many = max(width >> shift, 1)
     planes, granules = context.planes, context.granules
     vector = context.vectors.at(context.actors * warp)
+    counts = -1 if rule == OVERWRITES_READ else mask
     for other in range(planes):
         known = vector[other]
         if other == warp or context.last_read[other] <= known:
             continue
-        plane = context.readers.at(granules * (planes * cta + other))
+        first = granules * (planes * cta + other)
+        plane = context.readers.at(first)
         for lane in range(32):
             if mask >> lane & 1:
-                granule = load64(places + 8 * lane) >> shift
-                for k in range(granule, granule + many):
-                    if plane[k] > known:
-                        status = suspect(context, IN_SHARED, granules * cta + k, RACE)
-                        if status != 0:
-                            return status
+                offset = load64(places + 8 * lane)
+                for k in range(offset >> shift, (offset >> shift) + many):
+                    if plane[k] <= known or (context.flights_checked != 0 and in_flight(context, other, plane[k])):
+                        continue
+                    if counts < 0:
+                        counts = changed_lanes(context, mask, width, context.shared + cta * context.shared_stride)
+                    if counts >> lane & 1:
+                        party = reader_at(context, first + k)
+                        return race(context, rule, warp, lane, offset, width, other, plane[k], party)
     return 0
 
 
@@ -281,12 +438,17 @@ def mark_written(context: Context, cta: int, mask: int, there: int, width: int) 
     for lane in range(32):
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
-            for k in range(offset >> shift, (offset >> shift) + many):
+            begin = offset >> shift
+            mark_party(context, context.granules * cta + begin, many, party_of(context, lane))
+            for k in range(begin, begin + many):
                 lanes = lanes_with(there, lane)
                 if there == 0 and writers[k] == tag:  # several lanes write it: none comes after all
                     lanes = lanes & masks[k]
                 writers[k] = tag
                 masks[k] = lanes
+                if context.shared_chains != 0:
+                    context.shared_chains[context.granules * cta + k] = 0
+                    forget_links(context, context.shared_links.at(context.granules * cta + k))
             mark_bytes(written, offset, width)
             if offset >> PAGE_SHIFT != last:
                 last = offset >> PAGE_SHIFT
@@ -321,9 +483,12 @@ def mark_bytes(written: Ptr[u8], offset: int, width: int) -> None:
 
 def copy_begins(context: Context, cta: int, mask: int, present: int, low: int, high: int, width: int) -> int:
     """Lanes issue copies that write these places until they land: no earlier access is allowed. Returns a status."""
-    status = may_write(context, cta, mask, present, low, high, width)
-    if status == 0:
-        status = updates_before(context, cta, mask, low, high, width)
+    needs = look_before_write(context, cta, low, high, width)
+    status = may_write(context, cta, mask, width, needs, COPIES_WRITTEN)
+    if status == 0 and needs & OF_UPDATES:
+        status = updates_before(context, cta, mask, width, COPIES_UPDATED)
+    if status == 0 and needs & OF_READS:
+        status = reads_before(context, mask, width, cta, COPIES_READ)
     if status == 0:
         mark_flying(context, cta, mask, width, 1)
     return status
@@ -349,6 +514,8 @@ def mark_flying(context: Context, cta: int, mask: int, width: int, flies: int) -
             if flies:
                 mark_bytes(written, offset, width)
             granule = flying.at(offset >> shift)
+            if flies:
+                mark_party(context, context.granules * cta + (offset >> shift), many, party_of(context, lane))
             for k in range(many):
                 granule[k] = flies
             if offset >> PAGE_SHIFT != last:
@@ -362,6 +529,7 @@ def mark_flying(context: Context, cta: int, mask: int, width: int, flies: int) -
 
 
 def copies_landed(context: Context, cta: int, mask: int, width: int) -> None:
-    """The current warp has waited for copies to the places in the scratch, which count as written by it now."""
+    """The current warp has waited for copies of the current record to the places in the scratch, which count as written
+    by it now."""
     mark_flying(context, cta, mask, width, 0)
     mark_written(context, cta, mask, EVERY_LANE, width)

@@ -1,0 +1,176 @@
+"""Races between the lanes of a warp in shared memory: machine code (:mod:`~warpsan.engine.translate`).
+
+A lane that executed an instruction together with another comes after it in its own program; a lane that was absent,
+because the warp had diverged, does not (:mod:`warpsan.checks.lanes`). Only accesses with absent lanes are marked. The
+first run of a launch suspects such races (:mod:`.watch.shared_memory`); a run that reports hazards has marks with the
+lane of each access, and finds them exactly.
+"""
+
+from __future__ import annotations
+
+from warpsan.engine.clocks import begin_time, lanes_with, vector_of
+from warpsan.engine.context import Context
+from warpsan.engine.hazards import add_hazard, hazard_row
+from warpsan.engine.layout import EVERY_LANE, IN_GLOBAL, IN_SHARED, SCRATCH_PLACES
+from warpsan.engine.memory import LaneMark, Record
+from warpsan.engine.races import changed_lanes, party_of, record_of_party, warp_of_party
+from warpsan.engine.rules import LANES_TOGETHER
+from warpsan.engine.suspects import first_lane, suspect_lanes
+from warpsan.engine.words import load32, load64
+
+__all__ = ["KINDS", "READ", "UPDATED", "WATCHED", "WROTE", "lanes_race", "meet_partly", "note_lanes", "race_in_step"]
+
+WROTE, READ, UPDATED, WATCHED = range(4)
+KINDS = 4
+"""Kinds of accesses: weak writes, weak reads, atomic operations and strong writes, strong reads."""
+
+
+def mark_at(context: Context, kind: int, cta: int, granule: int) -> LaneMark:
+    """The mark of the last access of a kind to a granule with absent lanes."""
+    return context.lane_marks[context.granules * (context.cta_count * kind + cta) + granule]
+
+
+def is_of_warp(context: Context, mark: LaneMark, warp: int) -> int:
+    """Whether a mark is of an access of a warp."""
+    return mark.cluster == context.cluster + 1 and warp_of_party(mark.party) == warp
+
+
+def known_time(context: Context, warp: int, lane: int, other: int) -> int:
+    """The time up to which the accesses of another lane of a warp come before those of a lane."""
+    time = max(vector_of(context, warp)[warp], context.lanes_known[32 * (32 * warp + lane) + other])
+    return max(time, context.lanes_seen[32 * warp + other]) if context.lanes_seen != 0 else time
+
+
+def comes_after(context: Context, warp: int, lane: int, mark: LaneMark) -> int:
+    """Whether the access of a mark comes before the next one of a lane of its warp."""
+    if mark.several == 0:
+        return mark.time <= known_time(context, warp, lane, mark.party & 31)
+    for other in range(32):
+        if mark.time > known_time(context, warp, lane, other):
+            return 0
+    return 1
+
+
+def comes_after_all(context: Context, warp: int, mark: LaneMark) -> int:
+    """Whether the access of a mark comes before the next ones of all lanes of its warp."""
+    for lane in range(32):
+        if comes_after(context, warp, lane, mark) == 0:
+            return 0
+    return 1
+
+
+def lanes_race(context: Context, cta: int, mask: int, width: int, against: int, rule: int, stores: int) -> int:
+    """Compare accesses of lanes to the places in the scratch with those of absent lanes, of the kinds whose bits are in
+    ``against``. ``rule`` is that of the first kind; with ``stores``, only writes that change the stored value count.
+    Returns a status."""
+    counts = -1 if stores else mask
+    for kind in range(KINDS if context.lane_marks != 0 else 0):
+        if against >> kind & 1:
+            status = compare_lanes(context, cta, mask, width, kind, rule + kind, counts)
+            if status != 0:
+                return status
+    return 0
+
+
+def compare_lanes(context: Context, cta: int, mask: int, width: int, kind: int, rule: int, given: int) -> int:
+    """Compare accesses of lanes with those of one kind. Returns a status."""
+    warp, shift, counts = context.current, context.granule_shift, given
+    places = context.scratch + SCRATCH_PLACES
+    for k in range(max(width >> shift, 1)):
+        for lane in range(32):
+            if mask >> lane & 1 == 0:
+                continue
+            offset = load64(places + 8 * lane)
+            mark = mark_at(context, kind, cta, (offset >> shift) + k)
+            if is_of_warp(context, mark, warp) == 0 or mark.mask >> lane & 1:
+                continue
+            if mark.several == 0 and mark.party & 31 == lane:
+                continue
+            if comes_after(context, warp, lane, mark):
+                continue
+            if counts < 0:
+                counts = changed_lanes(context, mask, width, context.shared + cta * context.shared_stride)
+            if counts >> lane & 1 == 0:
+                continue
+            other = -1 if mark.several else mark.party & 31
+            return lane_race(context, rule, lane, offset, width, other, context.pcs[record_of_party(mark.party)])
+    return 0
+
+
+def lane_race(context: Context, rule: int, lane: int, offset: int, width: int, other: int, pc: int) -> int:
+    """A lane's access races with one of another lane of its warp, or of several (-1). Returns a status."""
+    row = hazard_row(context, context.current_record, rule, 1 << lane)
+    row.space = IN_SHARED
+    row.offset = offset
+    row.width = width
+    row.other_pc = pc
+    row.other_lanes = 0 if other < 0 else 1 << other
+    row.other_warp = row.warp
+    row.other_cta = row.cta
+    return add_hazard(context, row)
+
+
+def note_lanes(context: Context, kind: int, cta: int, mask: int, there: int, width: int) -> None:
+    """Mark accesses of a kind to the places in the scratch; ``there`` has the lanes that come after them in program
+    order (:func:`~.clocks.lanes_there`)."""
+    if context.lane_marks == 0 or there == EVERY_LANE:
+        return
+    warp, shift, places = context.current, context.granule_shift, context.scratch + SCRATCH_PLACES
+    reads = kind in (READ, WATCHED)
+    context.lane_step += 1
+    for lane in range(32):
+        if mask >> lane & 1 == 0:
+            continue
+        granule = load64(places + 8 * lane) >> shift
+        for k in range(granule, granule + max(width >> shift, 1)):
+            mark, lanes, several = mark_at(context, kind, cta, k), lanes_with(there, lane), 0
+            if is_of_warp(context, mark, warp):
+                if mark.step == context.lane_step:
+                    several = there == 0 and mark.party & 31 != lane
+                    lanes = 0 if several else lanes & mark.mask if reads else lanes
+                elif reads and comes_after_all(context, warp, mark) == 0:
+                    lanes = lanes & mark.mask  # a write must come after all of these reads
+            mark.time = context.clocks[warp]
+            mark.party = party_of(context, lane)
+            mark.mask = lanes
+            mark.step = context.lane_step
+            mark.several = several
+            mark.cluster = context.cluster + 1
+
+
+def race_in_step(context: Context, record: Record, mask: int, space: int, present: int, width: int) -> int:
+    """Lanes have found another lane's value at the places in the scratch that they have just written; ``present`` are
+    all that wrote. Returns a status."""
+    context.current_record = record
+    if space == IN_GLOBAL:
+        return suspect_lanes(context, mask)
+    places, lane = context.scratch + SCRATCH_PLACES, first_lane(mask)
+    offset, winner = load64(places + 8 * lane), lane
+    for other in range(32):
+        apart = load64(places + 8 * other) - offset
+        if (present & ~mask) >> other & 1 and apart < width and apart > -width:
+            winner = other
+    pc = context.pcs[(context.current_record - context.records) >> 6] if context.pcs != 0 else 0
+    return lane_race(context, LANES_TOGETHER, lane, offset, width, winner, pc)
+
+
+def meet_partly(registers: int, record: Record, mask: int, context: Context) -> int:
+    """Lanes have converged in groups, without others of their warp: the members of each come after each other. The
+    operand is the row of the member masks."""
+    if context.lanes_known == 0:
+        return 0
+    warp, row, left = context.current, registers + record.operands[0], mask
+    now, known = context.clocks[warp], context.lanes_known.at(1024 * warp)
+    while left != 0:
+        members = load32(row + 4 * first_lane(left)) & mask
+        left &= ~members
+        for other in range(32):
+            time = now if members >> other & 1 else 0
+            for lane in range(32):
+                if members >> lane & 1:
+                    time = max(time, known[32 * lane + other])
+            for lane in range(32):
+                if members >> lane & 1:
+                    known[32 * lane + other] = time
+    begin_time(context, warp)
+    return 0
