@@ -72,10 +72,10 @@ BUGS: tuple[Bug, ...] = (
             "byte_address(source.k, k_next), rows_left);",
             "byte_address(source.k, k_next), source.seq_kv - number * KEYS - k_copy.row);",
         ),
-        ("        products.online_softmax(scores);\n", ""),
+        ("        products.online_softmax(scores, first);\n", ""),
         (
             "        if (HAS_EDGE && !unmasked.contains(tile)) {\n",
-            "        products.online_softmax(scores);\n        if (HAS_EDGE && !unmasked.contains(tile)) {\n",
+            "        products.online_softmax(scores, first);\n        if (HAS_EDGE && !unmasked.contains(tile)) {\n",
         ),
         statuses=frozenset({Status.NONDETERMINISTIC}),  # the float maximum drops NaN, and keeps infinity
     ),

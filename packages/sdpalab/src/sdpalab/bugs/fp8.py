@@ -59,7 +59,7 @@ SHOWN_BY_EXACT_PROBES: tuple[Bug, ...] = (
     *in_source(
         "fp8",
         "the scale of V in bfloat16",
-        ("score_scale.log2, scales.y, first);", f"score_scale.log2, {_cut('scales.y')}, first);"),
+        ("[i % 4], scales.y, o);", f"[i % 4], {_cut('scales.y')}, o);"),
     ),
     *_in_hopper(
         "the scale of V in bfloat16",
@@ -80,7 +80,7 @@ BUGS: tuple[Bug, ...] = (
     *in_source(
         "fp8",
         "the scale of the next tile's V",
-        ("score_scale.log2, scales.y, first);", "score_scale.log2, next_scales.y, first);"),
+        ("[i % 4], scales.y, o);", "[i % 4], next_scales.y, o);"),
         problem=SEVERAL_TILES,
         harmless=_ONE_BLOCK,
     ),
@@ -126,7 +126,10 @@ BUGS: tuple[Bug, ...] = (
         "fp8", "keys in their own order, where the weights have another", _MMA_ORDER, harmless=EVEN.with_(scale=0.0)
     ),
     *in_source(
-        "fp8", "the log-sum-exp of 2^4 times the weights", ("row_sum * REFERENCE_UNIT", "row_sum"), family=Family.LSE
+        "fp8",
+        "the log-sum-exp of 2^4 times the weights",
+        ("row_sum[half] * weight_unit", "row_sum[half]"),
+        family=Family.LSE,
     ),
     *_in_widened(
         "keys widened in the wrong order",
@@ -142,8 +145,8 @@ BUGS: tuple[Bug, ...] = (
         "fp8",
         "no maximum but the tile's",
         (
-            "rescale[row] = rows[row].advance(score_max[row], scale_log2);",
-            "rows[row].max = score_max[row], rescale[row] = 1.0f;",
+            "rescale[row] = rows[0][row].advance(score_max[row], scale_log2);",
+            "rows[0][row].max = score_max[row], rescale[row] = 1.0f;",
         ),
         problem=SEVERAL_TILES,
         harmless=SEVERAL_TILES.with_(scale=0.0),
@@ -178,7 +181,7 @@ BUGS: tuple[Bug, ...] = (
     *in_source(
         "fp8",
         "rescale of O lost",
-        ("o_frag[d][i] *= rescale[i / 2];", "o_frag[d][i] *= 1.0f + 0.0f * rescale[i / 2];"),
+        ("o_frag[d][i] *= factor[i / 2];", "o_frag[d][i] *= 1.0f + 0.0f * factor[i / 2];"),
         problem=SEVERAL_TILES.with_(scale=30.0),
         harmless=_ONE_BLOCK.with_(head_dim=64),
     ),

@@ -59,7 +59,7 @@ __global__ void __maxnreg__(MAX_REGISTERS)
                     int longer, unsigned long long by_head, unsigned long long by_tile, unsigned long long by_block,
                     unsigned long long by_longer, unsigned long long by_kv_head) {
     extern __shared__ __align__(1024) unsigned char smem[];  // [NUM_STAGES][K, V][TILE_N, HEAD_DIM]
-    const Source source{q, k, v, seq_q, seq_kv, seq_kv, {by_kv_head}};
+    const Source source{{seq_q}, q, k, v, seq_kv, seq_kv, {by_kv_head}};
 #if STREAM_K
     const Shares shares{q_tiles,   units_per_head, units_per_block, longer,
                         {by_head}, {by_tile},      {by_block},      {by_longer}};

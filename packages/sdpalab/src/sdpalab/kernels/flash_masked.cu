@@ -1,5 +1,5 @@
-// flash for windows, soft caps and key lengths: the main loop of flash.cu with another mask. A file of its own keeps the
-// code of a plain problem free of them.
+// flash for windows, soft caps and key lengths: the main loop of flash.cu with another mask. A file of its own keeps
+// the code of a plain problem free of them.
 //
 // Differences: the first tile of keys is at the window's left side; a tile at either edge is masked on both sides; a
 // block computes a whole tile of queries (no STREAM_K). The soft cap applies to the scores before the mask, in units of
@@ -34,6 +34,6 @@ __global__ void __maxnreg__(MAX_REGISTERS)
                     unsigned long long by_kv_head, const int* __restrict__ kv_lengths) {
     extern __shared__ __align__(1024) unsigned char smem[];  // [NUM_STAGES][K, V][TILE_N, HEAD_DIM]
     const int keys = KV_LENGTHS ? kv_lengths[blockIdx.z] : seq_kv;
-    const Source source{q, k, v, seq_q, seq_kv, keys, {by_kv_head}};
+    const Source source{{seq_q}, q, k, v, seq_kv, keys, {by_kv_head}};
     Attention::run(ptx::smem_address(smem), source, Scheduler(seq_q, keys), OwnRows(), o, lse, scale);
 }

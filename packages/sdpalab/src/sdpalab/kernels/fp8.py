@@ -10,6 +10,7 @@ from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, Knob, Num
 from sdpalab.kernels.ladder import ladder_launch, reject_oversized, reject_unlisted
 from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.kernels.quantisation import quantisation_buffers, quantise_rows, quantised_supports
+from sdpalab.kernels.stream_k import reciprocal
 from sdpalab.problem import Problem
 
 __all__ = ["FP8", "SCALE_ROWS", "smem_bytes"]
@@ -69,7 +70,8 @@ def _macros(problem: Problem, config: Config) -> Mapping[str, Knob]:
 def _plan(problem: Problem, config: Config) -> LaunchPlan:
     attention = ladder_launch(problem, config.int("BLOCK_M"), _threads(config), smem_bytes(problem, config))
     workspaces = quantisation_buffers(problem, SCALE_ROWS)
-    args = (*(buffer.name for buffer in workspaces), *attention.args[3:])
+    by_kv_head = reciprocal(attention.grid[0] * problem.group)
+    args = (*(buffer.name for buffer in workspaces), *attention.args[3:], by_kv_head)
     return LaunchPlan(workspaces, (quantise_rows(problem, SCALE_ROWS, v_in_blocks=True), replace(attention, args=args)))
 
 

@@ -2,15 +2,15 @@
 //
 // Idea: each warp has one job. NUM_PRODUCER_WARPS warps read global memory and keep a ring of tiles of K and V filled
 // with cp.async; the loop of the consumer warps contains no copies and no addresses of copies, only ldmatrix, mma.sync
-// and the softmax of 16 rows (tile/warp_products.cuh). Kernels for Hopper have the same structure: there one thread keeps TMA
-// busy and the producer gives its registers away; here a producer's registers are idle, as every warp of a block has
-// the same number.
+// and the softmax of 16 rows (tile/warp_products.cuh). Kernels for Hopper have the same structure: there one thread
+// keeps TMA busy and the producer gives its registers away; here a producer's registers are idle, as every warp of a
+// block has the same number.
 //
-// Each stage has two named barriers (mainloop/producer_warps.cuh). NOTES: mbarriers are not used. cp.async could arrive at
-// one by itself, and consumers could then be a ring apart, where `full` keeps them within a tile. But before sm_90 the
-// wait for an mbarrier is a loop around mbarrier.test_wait, whose instructions compete with those of the other warps;
-// at a named barrier the hardware suspends the warp. A missing arrival is then a deadlock that the simulator explains,
-// not an endless loop.
+// Each stage has two named barriers (mainloop/producer_warps.cuh). NOTES: mbarriers are not used. cp.async could arrive
+// at one by itself, and consumers could then be a ring apart, where `full` keeps them within a tile. But before sm_90
+// the wait for an mbarrier is a loop around mbarrier.test_wait, whose instructions compete with those of the other
+// warps; at a named barrier the hardware suspends the warp. A missing arrival is then a deadlock that the simulator
+// explains, not an endless loop.
 //
 // Static limits (sm_89, D=64, defaults): 0 spills, 0 stack, <= 128 registers, 32 KiB shared memory, 3 blocks an SM.
 // Knobs: BLOCK_M (rows of Q; 16 a consumer warp), BLOCK_N (keys a tile; 0: by HEAD_DIM), NUM_STAGES (tiles of K, V in
@@ -48,7 +48,7 @@ __global__ void __maxnreg__(MAX_REGISTERS)
                                const Element* __restrict__ v, Element* __restrict__ o, int seq_q, int seq_kv, int group,
                                float scale, float* __restrict__ lse, unsigned long long by_kv_head) {
     extern __shared__ __align__(1024) unsigned char smem[];  // [NUM_STAGES][K, V][TILE_N, HEAD_DIM]
-    const Source source{q, k, v, seq_q, seq_kv, seq_kv, {by_kv_head}};
+    const Source source{{seq_q}, q, k, v, seq_kv, seq_kv, {by_kv_head}};
     ProducerWarps<Attention, NUM_STAGES, NUM_PRODUCER_WARPS>::run(ptx::smem_address(smem), source,
                                                                   Scheduler(seq_q, seq_kv), o, lse, scale);
 }

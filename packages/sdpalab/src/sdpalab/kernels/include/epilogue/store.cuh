@@ -54,9 +54,8 @@ __device__ __forceinline__ void store_warp_tile(Element* o, int rows_left, const
 // it is null; rows_left: from that row on. weight_unit: unit of the sums.
 template <int COLS_8>
 __device__ __forceinline__ void normalise_rows(unsigned (&o_pairs)[COLS_8][2], const float (&o_frag)[COLS_8][4],
-                                               const SoftmaxRow (&softmax)[2], float* lse,
-                                               unsigned long long first_row, int rows_left, float scale_log2,
-                                               float weight_unit, int lane) {
+                                               const SoftmaxRow (&softmax)[2], float* lse, unsigned long long first_row,
+                                               int rows_left, float scale_log2, float weight_unit, int lane) {
     const float row_sum[2] = {quad_sum(softmax[0].sum), quad_sum(softmax[1].sum)};
     if (lse != nullptr && lane % 4 == 0) {
 #pragma unroll

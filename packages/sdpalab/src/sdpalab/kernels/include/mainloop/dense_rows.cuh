@@ -4,25 +4,12 @@
 #include "schedule/stream_k.cuh"
 #include "tile/copy.cuh"
 
-// q, o [query heads, seq_q, D or D_V], k [K/V heads, seq_kv, D], v [K/V heads, seq_kv, D_V], contiguous; heads of all
-// batches. PARTIAL_Q, PARTIAL_KV: seq_q or seq_kv ends within a tile; rows past the end
-// are zeros and are not read: memory there may hold NaN, and a weight of 0 times NaN is NaN.
-template <int TILE_ROWS, int KEYS, int D, int D_V, bool PARTIAL_Q, bool PARTIAL_KV_>
-struct DenseRows {
-    static constexpr int Q_BYTES = TILE_ROWS * D * 2;
-    static constexpr int K_BYTES = KEYS * D * 2;
-    static constexpr int V_BYTES = KEYS * D_V * 2;
-    static constexpr bool PARTIAL_KV = PARTIAL_KV_;
-
-    const Element* __restrict__ q;
-    const Element* __restrict__ k;
-    const Element* __restrict__ v;
+// Rows of Q and O, [query heads of all batches, seq_q, columns], in tiles of TILE_ROWS. 32 bits number them.
+template <int TILE_ROWS, bool PARTIAL_Q>
+struct DenseQueries {
     int seq_q;
-    int seq_kv;
-    int keys;            // valid keys of a head, at most seq_kv
-    Divisor by_kv_head;  // tiles of queries that share a K/V head
 
-    // Number of a tile's first query row among the rows of all heads.
+    // Number of a tile's first row among the rows of all heads.
     __device__ __forceinline__ unsigned first_row_of_all(const Segment& segment) const {
         return PARTIAL_Q ? segment.head * seq_q + segment.q_tile * TILE_ROWS : segment.q_tile_of_all * TILE_ROWS;
     }
@@ -31,6 +18,24 @@ struct DenseRows {
     __device__ __forceinline__ int rows_left(const Segment& segment, int row) const {
         return PARTIAL_Q ? seq_q - segment.q_tile * TILE_ROWS - row : TILE_ROWS;
     }
+};
+
+// q, o [query heads, seq_q, D or D_V], k [K/V heads, seq_kv, D], v [K/V heads, seq_kv, D_V], contiguous; heads of all
+// batches. PARTIAL_Q, PARTIAL_KV: seq_q or seq_kv ends within a tile; rows past the end
+// are zeros and are not read: memory there may hold NaN, and a weight of 0 times NaN is NaN.
+template <int TILE_ROWS, int KEYS, int D, int D_V, bool PARTIAL_Q, bool PARTIAL_KV_>
+struct DenseRows : DenseQueries<TILE_ROWS, PARTIAL_Q> {
+    static constexpr int Q_BYTES = TILE_ROWS * D * 2;
+    static constexpr int K_BYTES = KEYS * D * 2;
+    static constexpr int V_BYTES = KEYS * D_V * 2;
+    static constexpr bool PARTIAL_KV = PARTIAL_KV_;
+
+    const Element* __restrict__ q;
+    const Element* __restrict__ k;
+    const Element* __restrict__ v;
+    int seq_kv;
+    int keys;            // valid keys of a head, at most seq_kv
+    Divisor by_kv_head;  // tiles of queries that share a K/V head
 
     // One thread's share of the copies of a segment.
     template <int THREADS>

@@ -2,8 +2,8 @@
 //
 // PRODUCER_WARPS warps after those of the products keep a ring of tiles of K and V filled with cp.async. Each stage has
 // two named barriers for all threads. One side arrives without waiting (bar.arrive), the other waits (bar.sync), as in
-// the PTX manual's producer-consumer pattern. `full`: the copies of a tile have landed; each producer waits for its own.
-// `empty`: every consumer has read the tile.
+// the PTX manual's producer-consumer pattern. `full`: the copies of a tile have landed; each producer waits for its
+// own. `empty`: every consumer has read the tile.
 #pragma once
 
 #include "mainloop/ring.cuh"
@@ -36,6 +36,7 @@ private:
     // Named barriers; 0 is that of __syncthreads.
     static constexpr unsigned ALL_READ = 1 + 2 * STAGES;
     static_assert(ALL_READ < 16, "a block has 16 barriers");
+    static_assert(!Products::PEELS_FIRST_TILE, "all tiles are equal");
     static_assert(Products::Q_IN_REGISTERS, "Q passes through the last stage, which the ring uses last");
 
     static __device__ __forceinline__ unsigned full(const Position& at) { return 1 + at.stage; }
@@ -90,13 +91,14 @@ private:
 
         Position at;
         ptx::bar_sync(full(at), THREADS);
-        Products products(smem + Attention::Q_OFFSET, threadIdx.x / 32, lane, scale, score_scale);
+        Products products(source, segment, smem + Attention::Q_OFFSET, threadIdx.x / 32, lane, scale, score_scale);
         release(Position{STAGES - 1}, STAGES - 1);
 #pragma unroll 1
         do {
             const unsigned stage = at.stage * Attention::STAGE_BYTES;
-            Attention::attend(products, unmasked, source, segment.q_tile, segment.end - left, k_smem + stage, v_smem + stage,
-                              score_scale.log2);
+            products.start_tile(left > 1);
+            Attention::attend(products, unmasked, source, segment.q_tile, segment.end - left, k_smem + stage,
+                              v_smem + stage, score_scale.log2, false);
             release(at, STAGES);
             at.advance();
             if (left > 1) {

@@ -1,18 +1,18 @@
-// The main loop of attention on mma.sync (sm_80 and later), with policies for its products, its epilogue, its scheduler,
-// its mask and its source of tiles.
+// The main loop of attention on mma.sync (sm_80 and later), with policies for its products, its epilogue, its
+// scheduler, its mask and its source of tiles.
 //
-// Each warp owns 16 or 32 query rows with their whole softmax. Shared memory holds a ring of stages with a tile of K and
-// one of V each; loads run STAGES - 1 tiles ahead of the computation. One barrier per tile of keys has two purposes: the
-// tile has arrived for all warps, and all warps have left the stage that the next copy overwrites. Masking and rescaling
-// sit behind warp-uniform branches, since few tiles need them.
+// Each warp owns 16 or 32 query rows with their whole softmax. Shared memory holds a ring of stages with a tile of K
+// and one of V each; loads run STAGES - 1 tiles ahead of the computation. One barrier per tile of keys has two
+// purposes: the tile has arrived for all warps, and all warps have left the stage that the next copy overwrites.
+// Masking and rescaling sit behind warp-uniform branches, since few tiles need them.
 //
 // The policies, as in mainloop/warpgroups.cuh:
-//   Products   WarpProducts16 (tile/warp_products.cuh)
+//   Products   WarpProducts16 (tile/warp_products.cuh) or WarpProductsE4m3 (tile/warp_fp8.cuh)
 //   Epilogue   OwnRows (epilogue/own_rows.cuh), or SharedRows (epilogue/merge.cuh) if blocks share tiles of queries
-//   Scheduler  GridTile or StreamK (schedule/stream_k.cuh): segments of a block, each a tile of queries with some tiles
+//   Scheduler  OneTile or StreamK (schedule/stream_k.cuh): segments of a block, each a tile of queries with some tiles
 //              of keys
 //   Mask       CausalMask (softmax/mask.cuh) or WindowMask (softmax/window.cuh)
-//   Source     DenseRows (mainloop/dense_rows.cuh): where tiles come from, and where rows go
+//   Source     DenseRows (mainloop/dense_rows.cuh) or Fp8Blocks (mainloop/fp8_blocks.cuh): where tiles come from
 #pragma once
 
 #include "epilogue/store.cuh"
@@ -72,27 +72,39 @@ public:
 
             ptx::cp_async_wait_group<STAGES - 1>();
             __syncthreads();
-            Products products(smem + Q_OFFSET, warp, lane, scale_here, score_scale);
+            Products products(source, segment, smem + Q_OFFSET, warp, lane, scale_here, score_scale);
             const Unmasked all_visible = unmasked(source, segment);
             const unsigned k_smem = smem + Products::k_offset(lane);
             const unsigned v_smem = smem + Source::K_BYTES + Products::v_offset(lane);
             unsigned stage = 0;
-#pragma unroll 1
-            do {
+            const auto step = [&](bool first) {
                 ptx::cp_async_wait_group<STAGES - 2>();
                 __syncthreads();
                 load(STAGES - 1, stage_before(stage));
-                attend(products, all_visible, source, segment.q_tile, segment.end - left, k_smem + stage, v_smem + stage,
-                       score_scale.log2);
+                products.start_tile(left > 1);
+                attend(products, all_visible, source, segment.q_tile, segment.end - left, k_smem + stage,
+                       v_smem + stage, score_scale.log2, first);
                 stage = stage_after(stage);
-            } while (--left > 0);
+            };
+            if constexpr (Products::PEELS_FIRST_TILE) {
+                step(true);
+#pragma unroll 1
+                while (--left > 0) {
+                    step(false);
+                }
+            } else {
+#pragma unroll 1
+                do {
+                    step(false);
+                } while (--left > 0);
+            }
 
             // Recomputed here: keeping the position through the loop would cost registers.
             scheduler.recompute();
             const auto done = scheduler.segment();
             const int done_thread = ptx::tid_x();
-            if (!epilogue.template gather<THREADS>(products.o_frag, products.softmax.rows, scheduler, done, more, done_thread,
-                                 score_scale.log2)) {
+            if (!epilogue.template gather<THREADS>(products.o_frag, products.softmax.rows, scheduler, done, more,
+                                                   done_thread, score_scale.log2)) {
                 continue;
             }
             __syncthreads();  // the output overwrites shared memory that other warps may still read keys from
@@ -110,10 +122,10 @@ public:
         return Unmasked(first_row, first_row + TILE_ROWS - 1, source.keys);
     }
 
-    // Adds a tile of keys to the result.
-    static __device__ __forceinline__ void attend(Products& products,
-                                                  const Unmasked& unmasked, const Source& source, int q_tile, int tile, unsigned k_smem,
-                                                  unsigned v_smem, float scale_log2) {
+    // Adds a tile of keys to the result. first: it is the first one.
+    static __device__ __forceinline__ void attend(Products& products, const Unmasked& unmasked, const Source& source,
+                                                  int q_tile, int tile, unsigned k_smem, unsigned v_smem,
+                                                  float scale_log2, bool first) {
         typename Products::Scores scores;
         products.multiply_scores(scores, k_smem);
         if constexpr (Mask::CAPS) {
@@ -124,15 +136,14 @@ public:
             const int row = q_tile * TILE_ROWS + thread / 32 * ROWS + thread % 32 / 4;
             apply_mask(scores, row, tile * KEYS + 2 * (thread % 4), source.keys);
         }
-        products.online_softmax(scores);
+        products.online_softmax(scores, first);
         products.add_output(scores, v_smem);
     }
 
     // Stores a warp's rows of the output and their log-sum-exp, through shared memory that no warp reads any more.
     template <class Segment>
-    static __device__ __forceinline__ void store(const Products& products, const Source& source,
-                                                 const Segment& segment, unsigned smem, Element* o, float* lse,
-                                                 float scale_log2, int thread) {
+    static __device__ __forceinline__ void store(const Products& products, const Source& source, const Segment& segment,
+                                                 unsigned smem, Element* o, float* lse, float scale_log2, int thread) {
         const int warp_row = thread / 32 * ROWS;
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block) {

@@ -20,9 +20,9 @@ constexpr float REFERENCE_EXPONENT = 4.0f;  // probability_scale of the declared
 constexpr float REFERENCE_UNIT = 1.0f / 16.0f;
 
 struct Fp8Rows {
-    SoftmaxRow rows[2];  // max: the reference
-    float offset[2];     // of either row's exponents, in all tiles until references move
-    bool fused;          // the rounding of both offsets is negligible
+    SoftmaxRow rows[1][2];  // max: the reference
+    float offset[2];        // of either row's exponents, in all tiles until references move
+    bool fused;             // the rounding of both offsets is negligible
 
     // Whether weights with these sums over a lane's columns are valid, in all lanes.
     __device__ __forceinline__ bool fit(const float (&sum)[2]) const {
@@ -38,8 +38,8 @@ struct Fp8Rows {
         fused = true;
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
-            rescale[row] = rows[row].advance(score_max[row], scale_log2);
-            const float reference = rows[row].max * scale_log2;
+            rescale[row] = rows[0][row].advance(score_max[row], scale_log2);
+            const float reference = rows[0][row].max * scale_log2;
             now[row] = offset[row] = REFERENCE_EXPONENT - reference;
             fused = fused && fabsf(reference) <= FUSED_LOG2;
         }
@@ -47,7 +47,7 @@ struct Fp8Rows {
         if (subtract) {
 #pragma unroll
             for (int row = 0; row < 2; ++row) {
-                now[row] = REFERENCE_EXPONENT + (score_max[row] - rows[row].max) * scale_log2;
+                now[row] = REFERENCE_EXPONENT + (score_max[row] - rows[0][row].max) * scale_log2;
             }
         }
         return subtract;

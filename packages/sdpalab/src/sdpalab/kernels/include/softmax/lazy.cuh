@@ -27,8 +27,8 @@ struct LazySoftmax {
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block) {
             row_maxima(tile_max[block], s_frag[block]);
-            const float exponent = fmaxf(exponents[block].of(tile_max[block][0], 0),
-                                         exponents[block].of(tile_max[block][1], 1));
+            const float exponent =
+                fmaxf(exponents[block].of(tile_max[block][0], 0), exponents[block].of(tile_max[block][1], 1));
             largest = block == 0 ? exponent : fmaxf(largest, exponent);
         }
         if (__all_sync(0xffffffffu, largest <= lag)) {

@@ -130,9 +130,7 @@ struct FusedExponents {
 
     // Whether the rounding of the offsets is negligible. If not, the caller subtracts the maxima from the scores, and
     // calls subtracted().
-    __device__ __forceinline__ bool in_range() const {
-        return fmaxf(fabsf(offset[0]), fabsf(offset[1])) <= FUSED_LOG2;
-    }
+    __device__ __forceinline__ bool in_range() const { return fmaxf(fabsf(offset[0]), fabsf(offset[1])) <= FUSED_LOG2; }
 
     __device__ __forceinline__ void subtracted() { offset[0] = offset[1] = 0.0f; }
 

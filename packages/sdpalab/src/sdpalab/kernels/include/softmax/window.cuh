@@ -80,9 +80,7 @@ struct WindowMask {
         __device__ __forceinline__ Row(int query, int keys, int first_column)
             : first(first_key(query) - first_column), end(end_key(query, keys) - first_column) {}
 
-        __device__ __forceinline__ bool sees(int key) const {
-            return key < end && (WINDOW_LEFT < 0 || key >= first);
-        }
+        __device__ __forceinline__ bool sees(int key) const { return key < end && (WINDOW_LEFT < 0 || key >= first); }
     };
 
     template <int BLOCKS, int KEYS_8>

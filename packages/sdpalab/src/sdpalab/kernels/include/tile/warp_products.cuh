@@ -21,6 +21,7 @@ public:
     static constexpr int COLS = D_V;
     static constexpr int BLOCKS = ROWS / 16;
     static constexpr bool Q_IN_REGISTERS = Q_IN_REGISTERS_;
+    static constexpr bool PEELS_FIRST_TILE = false;
     static constexpr float WEIGHT_UNIT = 1.0f;
     static_assert(ROWS == 16 || ROWS == 32, "a warp has one or two blocks of 16 rows");
     static_assert(KEYS % 16 == 0 && D % 16 == 0 && D_V % 16 == 0, "whole operands of m16n8k16");
@@ -32,8 +33,9 @@ public:
     LazySoftmax<BLOCKS> softmax;
 
     // q_smem: the tile of Q. scale: |scale| is that of the softmax, and its sign is applied to Q.
-    __device__ __forceinline__ WarpProducts16(unsigned q_smem, int warp, int lane, float scale,
-                                              const ScoreScale& score_scale)
+    template <class Source, class Segment>
+    __device__ __forceinline__ WarpProducts16(const Source&, const Segment&, unsigned q_smem, int warp, int lane,
+                                              float scale, const ScoreScale& score_scale)
         : softmax(score_scale.log2),
           q_smem(q_smem + warp * (ROWS * PANEL<D> * 2) + row_block_offset<PANEL<D>>(lane)),
           score_scale(score_scale) {
@@ -54,6 +56,8 @@ public:
     // This lane's ldmatrix address in a tile of K, or of V, from its beginning.
     static __device__ __forceinline__ unsigned k_offset(int lane) { return col_block_offset<PANEL<D>>(lane); }
     static __device__ __forceinline__ unsigned v_offset(int lane) { return row_block_offset<PANEL<D_V>>(lane); }
+
+    __device__ __forceinline__ void start_tile(bool) {}
 
     // k_smem: a tile of K.
     __device__ __forceinline__ void multiply_scores(Scores& s_frag, unsigned k_smem) {
@@ -80,7 +84,7 @@ public:
     }
 
     // Updates the maxima with the tile's, and rescales O where they moved.
-    __device__ __forceinline__ void online_softmax(Scores& s_frag) {
+    __device__ __forceinline__ void online_softmax(Scores& s_frag, bool) {
         softmax.advance(o_frag, s_frag, score_scale.log2);
     }
 
