@@ -28,6 +28,8 @@ class TiledBackward(TiledScores):
     asked: Asked
     rows: slice
     """The tile of queries."""
+    sums: Tensor
+    """The log-sum-exps."""
 
     def __call__(
         self,
@@ -66,6 +68,7 @@ class TiledBackward(TiledScores):
         )
         keys, values = (self.heads(each.to(self.wide), group) for each in (k, v))
         delta, sums = self.delta(gradient, out, sums), self.log_sum(sums, sinks)
+        self.sums = sums
         dq, dk, dv = self.beginning(queries, keys, values)
         for start in self.starts(seq_kv):
             chosen = slice(start, min(start + self.tile, seq_kv))

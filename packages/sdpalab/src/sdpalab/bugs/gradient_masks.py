@@ -103,10 +103,15 @@ class _Unwritten(TiledBackward):
     """Tiles of keys that no query sees are not computed, and their rows keep the content of the memory."""
 
     def add_dk(self, dk: Tensor, chosen: slice, terms: Tensor, first_row: int) -> None:
-        if not self.asked.causal or chosen.start < self.asked.seq_q:
-            super().add_dk(dk, chosen, terms, first_row)
-        else:
-            dk[:, :, chosen] = float("nan")
+        dk[:, :, chosen] += terms if self.computed(chosen) else float("nan")
+
+    def computed(self, chosen: slice) -> bool:
+        return not self.asked.causal or chosen.start < self.asked.seq_q
+
+
+class _BothUnwritten(_Unwritten):
+    def add_dv(self, dv: Tensor, chosen: slice, terms: Tensor, first_row: int) -> None:
+        dv[:, :, chosen] += terms if self.computed(chosen) else float("nan")
 
 
 _bug(
@@ -115,6 +120,14 @@ _bug(
     CROSS,
     "FA@6998e0ec",
     base=_Unwritten,
+    harmless=BACKWARD,
+)
+_bug(
+    Cause.RANGE,
+    "dK and dV of keys that no query sees are not written",
+    CROSS,
+    "FA@db2f8069",
+    base=_BothUnwritten,
     harmless=BACKWARD,
 )
 

@@ -80,6 +80,13 @@ _bug(
 )
 _bug(
     Cause.GROUP,
+    "the last query head of the group is left out of dK and dV",
+    GROUPED,
+    harmless=BACKWARD.with_(heads=1),
+    **_of_group(lambda heads: heads[:, :, : max(1, heads.shape[2] - 1)].sum(2)),
+)
+_bug(
+    Cause.GROUP,
     "dK and dV are the means over the group",
     GROUPED,
     harmless=BACKWARD,

@@ -124,6 +124,11 @@ _bug(
 )
 _bug(
     Cause.LOG_SUM,
+    "the log-sum-exp is that of the first tile of queries",
+    statistics=lambda self, rows, at: _first_tile(self, rows, at) if rows is self.sums else rows[:, :, at],
+)
+_bug(
+    Cause.LOG_SUM,
     "a log-sum-exp to base e is taken for one to base 2",
     source="gym#200",
     log_sum=lambda self, lse, sinks: lse.masked_fill(lse.isneginf(), 0.0),

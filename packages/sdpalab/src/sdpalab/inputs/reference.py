@@ -35,8 +35,9 @@ __all__ = [
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
 
-ROWS = 512
-"""Rows per block: at Skv = 4096 one block of scores takes 16 MiB."""
+ROWS, BLOCK = 512, 1 << 20
+"""Most rows of a block of scores, and most scores, 8 MiB, if that leaves LEAST_ROWS rows."""
+LEAST_ROWS = 32
 _EXPONENTS = {np.dtype(np.float16): np.uint16(0x7C00), np.dtype(ml_dtypes.bfloat16): np.uint16(0x7F80)}
 """Bit masks of the exponents of 16-bit types; NumPy's isfinite processes these types one element at a time."""
 MOST_WEIGHT_BYTES = 64 << 20
@@ -154,11 +155,12 @@ def score_blocks(
     wanted = np.arange(seq_q) if rows is None else rows
     q, k = finite(q), finite(k)
     masked, cap = hides_keys(scoring), scoring.get("softcap", 0.0)
+    most = min(ROWS, max(LEAST_ROWS, BLOCK // seq_kv))
     for b in range(batch):
         for h in range(heads):
             k_head = k[b, h // group].astype(np.float64)
-            for start in range(0, len(wanted), ROWS):
-                block = slice(start, min(start + ROWS, len(wanted)))
+            for start in range(0, len(wanted), most):
+                block = slice(start, min(start + most, len(wanted)))
                 scores = product(q[b, h, wanted[block]].astype(np.float64), k_head.T) * scoring["scale"]
                 if cap:
                     scores = cap * tanh(scores / cap)
@@ -225,12 +227,15 @@ def attention_with_lse(q: Array, k: Array, v: Array, **scoring: Unpack[Scoring])
 
     The log-sum-exp is -inf in a row that sees neither a key nor a sink.
     """
-    weights = list(weight_blocks(q, k, **scoring))
     lse = np.empty(q.shape[:3])
-    for each in weights:
-        empty = np.isneginf(each.most)
-        lse[each.place] = np.where(empty, -np.inf, each.most + np.log(np.where(empty, 1.0, each.total)))[:, 0]
-    return attention_float64(q, k, v, weights=weights, **scoring), lse
+
+    def weights() -> Iterator[WeightBlock]:
+        for each in weight_blocks(q, k, **scoring):
+            empty = np.isneginf(each.most)
+            lse[each.place] = np.where(empty, -np.inf, each.most + np.log(np.where(empty, 1.0, each.total)))[:, 0]
+            yield each
+
+    return attention_float64(q, k, v, weights=weights(), **scoring), lse
 
 
 def attention_float64(

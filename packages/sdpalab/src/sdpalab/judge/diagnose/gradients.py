@@ -2,7 +2,8 @@
 
 A hypothesis is a bug of :data:`sdpalab.bugs.catalogue.IN_PYTHON` on the case's inputs, with O and the log-sum-exp as
 the candidate got them. It explains a case if all three gradients agree with the candidate's within rounding errors: the
-wrong ones are several times nearer to it than to the right gradients, and rows that are not finite are the same.
+wrong ones are several times nearer to it than to the right gradients, and rows that are not finite are the same. If
+none does, it explains the case if the wrong gradients agree.
 Hypotheses run in float64, or in the problem's dtype where the candidate overflows.
 """
 
@@ -111,13 +112,24 @@ def failure_of_gradients(
 
 
 def explained(failure: GradientFailure) -> Iterator[tuple[Cause, str]]:
-    """The causes and details of all hypotheses that explain the case; nothing if no row of a gradient is wrong."""
+    """The causes and details of the hypotheses that explain the case; nothing if no row of a gradient is wrong.
+
+    If none explains all three gradients, those that explain the wrong ones: the bug may be in one of several kernels.
+    """
     if not failure.wrong:
         return
+    partly: list[tuple[Cause, str]] | None = []
+    right = [name for name in failure.parts if name not in failure.wrong]
     for cause, detail, guess in _hypotheses(failure):
-        if all(_agrees(part, guess[name], name in failure.wrong) for name, part in failure.parts.items()):
+        if not all(_agrees(failure.parts[name], guess[name], True) for name in failure.wrong):
+            continue
+        if all(_agrees(failure.parts[name], guess[name], False) for name in right):
+            partly = None
             yield cause, detail
-    yield from _factors(failure)
+        elif partly is not None:
+            partly.append((cause, f"{detail}, for {' and '.join(failure.wrong)} alone"))
+    factors = list(_factors(failure))
+    yield from factors or partly or ()
 
 
 def _agrees(part: Failure, guess: F64, wrong: bool) -> bool:

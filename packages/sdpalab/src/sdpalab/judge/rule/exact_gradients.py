@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["exact_gradients"]
 
 Array = npt.NDArray[Any]
+Bools = npt.NDArray[np.bool_]
 F64 = npt.NDArray[np.float64]
 
 LEVEL_ERROR = EXP_ERROR
@@ -73,19 +74,31 @@ def exact_gradients(
         zero["dq"][b, h, block] = ~active | ~(visible & k[at].any(axis=1)).any(axis=1)
         zero["dk"][at] &= ~visible[active & q[b, h, block].any(axis=1)].any(axis=0)
         zero["dv"][at] &= ~visible[active].any(axis=0)
-        p = each.weights / weight_sums(each.total)
-        score_error = abs(scoring["scale"]) * _score_errors(q[b, h, block].astype(np.float64), k[at].astype(np.float64))
-        error = _weight_errors(p, visible, score_error, "sinks" in scoring)
-        value[at] += p.T @ gradient
-        reach[at] += (error + MERGE_ERROR * p).T @ np.abs(gradient)
+        weights, total = each.weights, weight_sums(each.total)
+        level, dominated = _regular_rows(weights, total, visible, "sinks" in scoring)
+        fixed_rows = level | dominated
+        if fixed_rows.any():
+            query, p = q[b, h, block][fixed_rows].astype(np.float64), weights[fixed_rows] / total[fixed_rows]
+            score_error = abs(scoring["scale"]) * _score_errors(query, k[at].astype(np.float64))
+            level_rows = level[fixed_rows]
+            certain = level_rows | (score_error <= TOP_ERROR / 2.0)
+            errors = np.where(level_rows[:, None], LEVEL_ERROR * p, np.where(p > 0.5, TOP_ERROR, 4.0 * p))
+            terms = gradient[fixed_rows][certain]
+            value[at] += p[certain].T @ terms
+            reach[at] += (errors[certain] + MERGE_ERROR * p[certain]).T @ np.abs(terms)
+            fixed_rows[fixed_rows] = certain
+        free = ~fixed_rows
+        if free.any():  # no sum with such a row is fixed
+            reach[at][np.ix_((weights[free] > 0.0).any(axis=0), gradient[free].any(axis=0))] = np.inf
     results = {}
     for name, array in (("dq", q), ("dk", k)):
         mask = np.broadcast_to((zero[name] & judged[name])[..., None], array.shape)
         results[name] = ExactElements(np.zeros(array.shape, q.dtype), mask, _no_keys(mask))
     reach += np.where(reach > 0.0, LEAST_NORMAL, 0.0)
+    zeros = zero["dv"][..., None]
     low, high = rounded_to(value - reach, v.dtype), rounded_to(value + reach, v.dtype)
-    fixed = (((low == high) & (not zeros_only)) | zero["dv"][..., None]) & judged["dv"][..., None]
-    results["dv"] = ExactElements(np.where(fixed, low, low.dtype.type(0)), fixed, _no_keys(fixed))
+    fixed = (((low == high) & (not zeros_only)) | zeros) & judged["dv"][..., None]
+    results["dv"] = ExactElements(np.where(fixed & ~zeros, low, low.dtype.type(0)), fixed, _no_keys(fixed))
     return results
 
 
@@ -108,15 +121,14 @@ def _unit(values: F64) -> float:
     return float(units.min(initial=np.inf)) if units.size else 1.0
 
 
-def _weight_errors(p: F64, visible: npt.NDArray[np.bool_], score_error: F64, sinks: bool) -> F64:
-    """Largest error of P, [rows, Skv]: small in level and dominated rows, and P itself in all others."""
-    top, count = p.max(axis=1), visible.sum(axis=1)
-    level = (count & (count - 1) == 0) & (np.where(visible, p, top[:, None]) == top[:, None]).all(axis=1) & (not sinks)
-    dominated = (top >= 1.0 - MOST_REST) & (score_error <= TOP_ERROR / 2.0)
-    errors = np.where(level[:, None], LEVEL_ERROR * p, p)
-    of_dominated = np.where(p > 0.5, TOP_ERROR, 4.0 * p)
-    result: F64 = np.where((dominated & ~level)[:, None], of_dominated, errors)
-    return result
+def _regular_rows(weights: F64, total: F64, visible: Bools, sinks: bool) -> tuple[Bools, Bools]:
+    """Masks of the level rows, and of the dominated rows that are not level, [rows]."""
+    top, count = weights.max(axis=1), visible.sum(axis=1)
+    level = (count & (count - 1) == 0) & (not sinks)
+    last = visible.shape[1] - 1 - visible[:, ::-1].argmax(axis=1)
+    level &= (weights[np.arange(len(weights)), last] == top) | (count == 0)
+    level[level] = (np.where(visible[level], weights[level], top[level, None]) == top[level, None]).all(axis=1)
+    return level, (top >= (1.0 - MOST_REST) * total[:, 0]) & ~level
 
 
 def _no_keys(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.inputs import padded_rows
-from sdpalab.inputs.reference import WeightBlock, finite, is_finite, weight_blocks, weight_sums
+from sdpalab.inputs import key_range, padded_rows
+from sdpalab.inputs.reference import finite, is_finite, weight_blocks, weight_sums
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -36,13 +36,16 @@ if TYPE_CHECKING:
     from sdpalab.kernels.declarations import Numerics
     from sdpalab.scoring import Scoring
 
-__all__ = ["GRADIENTS", "Gradients", "attention_gradients", "intended_gradients", "judged_gradients"]
+__all__ = ["GRADIENTS", "Gradients", "attention_gradients", "intended_gradients", "judged_gradients", "rounded_to_type"]
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
+F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 
 GRADIENTS = ("dq", "dk", "dv")
+_SUBNORMAL = np.float32(0.75)
+"""A number whose float32 neighbours are 2**-24 apart, as the least numbers of float16 are."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,10 @@ class Gradients:
 
 
 class _Block(NamedTuple):
-    """The backward pass of a block of rows of one head before its sums: P and c are [rows, Skv]."""
+    """The backward pass of a block of rows of one head before its sums: P and c are [rows, keys]."""
 
-    each: WeightBlock
+    place: tuple[int, int, slice]
+    keys: slice
     p: F64
     slope: F64 | float
     q: F64
@@ -109,23 +113,27 @@ def attention_gradients(q: Array, k: Array, v: Array, do: Array, **scoring: Unpa
     ValueError
         If the scores are too large for float64.
     """
-    scale, group = abs(scoring["scale"]), q.shape[1] // k.shape[1]
+    scale, group = scoring["scale"], q.shape[1] // k.shape[1]
     sums = {name: np.zeros(shape) for name, shape in zip(GRADIENTS, (q.shape, k.shape, v.shape), strict=True)}
     sizes = {name: np.zeros_like(array) for name, array in sums.items()}
     for block in _blocks(q, k, v, do, scoring):
-        b, h, rows = block.each.place
-        at = b, h // group
-        out, product = block.p @ block.v, block.do @ block.v.T
+        (b, h, rows), keys, p = block.place, block.keys, block.p
+        at = b, h // group, keys
+        out, product = p @ block.v, block.do @ block.v.T
         delta = (block.do * out).sum(axis=1, keepdims=True)
-        ds = block.p * (product - delta) * block.slope
-        large = block.p * (np.abs(product) + np.abs(block.do * out).sum(axis=1, keepdims=True)) * block.slope
-        sums["dq"][b, h, rows] = scoring["scale"] * (ds @ block.k)
-        sums["dk"][at] += scoring["scale"] * (ds.T @ block.q)
-        sums["dv"][at] += block.p.T @ block.do
-        squares = np.square(scale * large)
-        sizes["dq"][b, h, rows] = squares @ np.square(block.k)
-        sizes["dk"][at] += squares.T @ np.square(block.q)
-        sizes["dv"][at] += np.square(block.p).T @ np.square(block.do)
+        sums["dv"][at] += p.T @ block.do
+        sizes["dv"][at] += _product_of_squares(p.T, block.do)
+        p *= block.slope
+        large = np.abs(product)
+        large += np.abs(block.do * out).sum(axis=1, keepdims=True)
+        large *= p
+        product -= delta
+        product *= p
+        sums["dq"][b, h, rows] = scale * (product @ block.k)
+        sums["dk"][at] += scale * (product.T @ block.q)
+        large *= abs(scale)
+        sizes["dq"][b, h, rows] = _product_of_squares(large, block.k)
+        sizes["dk"][at] += _product_of_squares(large.T, block.q)
     if not all(np.isfinite(array).all() for array in sums.values()):
         raise ValueError(f"with scale {scoring['scale']:g} the scores are too large for float64")
     for name, judged in judged_gradients(q, k, v, do, **scoring).items():
@@ -139,8 +147,8 @@ def intended_gradients(
     """The gradients with the roundings that ``numerics`` declares, and no others.
 
     P is recomputed as exp(s - LSE) in float32; delta is taken from the rounded output. P is rounded to the type of
-    ``numerics.probabilities`` for dV, and dS to that of ``numerics.score_gradients`` for dQ and dK. Sums are float32;
-    they are computed in float64, as in :func:`sdpalab.judge.rule.numerics.intended_output`.
+    ``numerics.probabilities`` for dV, and dS to that of ``numerics.score_gradients`` for dQ and dK. Products and sums
+    are float32, P before its rounding float64.
 
     Parameters
     ----------
@@ -155,7 +163,7 @@ def intended_gradients(
     dict of ndarray of the dtype of ``q``
         ``dq``, ``dk`` and ``dv``; rows that are not judged hold arbitrary finite numbers.
     """
-    dtype, scale, group = q.dtype, np.float64(scoring["scale"]), q.shape[1] // k.shape[1]
+    dtype, scale, group = q.dtype, np.float32(scoring["scale"]), q.shape[1] // k.shape[1]
     types = {
         name: dtype if declared == "problem" else np.dtype(np.float32)
         for name, declared in (
@@ -164,41 +172,72 @@ def intended_gradients(
             ("dp", numerics.value_gradients),
         )
     }
-    sums = {name: np.zeros(array.shape, np.float64) for name, array in (("dk", k), ("dv", v))}
-    dq, out = np.zeros(q.shape, dtype), finite(out).astype(np.float64)
+    sums = {name: np.zeros(array.shape, np.float32) for name, array in (("dk", k), ("dv", v))}
+    dq, out = np.zeros(q.shape, dtype), finite(out).astype(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):  # a gradient may exceed float16
         for block in _blocks(q, k, v, do, scoring):
-            b, h, rows = block.each.place
-            p = block.p.astype(np.float32)
+            (b, h, rows), p = block.place, block.p.astype(np.float32)
+            query, key, value, gradient = (each.astype(np.float32) for each in (block.q, block.k, block.v, block.do))
             delta = (block.do * out[b, h, rows]).sum(axis=1, keepdims=True).astype(np.float32)
-            product = _rounded((block.do @ block.v.T).astype(np.float32), types["dp"]).astype(np.float32)
-            ds = (p * (product - delta) * np.asarray(block.slope, np.float32)).astype(np.float32)
-            rounded, weights = _rounded(ds, types["ds"]), _rounded(p, types["p"])
-            dq[b, h, rows] = (scale * (rounded @ block.k)).astype(np.float32).astype(dtype)
+            ds = rounded_to_type(gradient @ value.T, types["dp"])
+            ds -= delta
+            ds *= p
+            ds *= np.asarray(block.slope, np.float32)
+            ds, weights = rounded_to_type(ds, types["ds"]), rounded_to_type(p, types["p"])
+            dq[b, h, rows] = (scale * (ds @ key)).astype(dtype)
+            of_keys = {name: array[b, h // group, block.keys] for name, array in sums.items()}
             step = numerics.partial_rows or len(p)
             for start in range(0, len(p), step):
                 part = slice(start, start + step)
-                parts = {"dk": scale * (rounded[part].T @ block.q[part]), "dv": weights[part].T @ block.do[part]}
-                for name, terms in parts.items():
-                    sums[name][b, h // group] += terms
-                    if numerics.partial_rows:
-                        sums[name][b, h // group] = _rounded(sums[name][b, h // group].astype(np.float32), dtype)
-        return {"dq": dq, **{name: array.astype(np.float32).astype(dtype) for name, array in sums.items()}}
+                of_keys["dk"] += scale * (ds[part].T @ query[part])
+                of_keys["dv"] += weights[part].T @ gradient[part]
+                if numerics.partial_rows:
+                    for array in of_keys.values():
+                        array[...] = rounded_to_type(array, dtype)
+        return {"dq": dq, **{name: array.astype(dtype) for name, array in sums.items()}}
 
 
-def _rounded(values: Array, dtype: np.dtype[Any]) -> F64:
-    rounded: F64 = values.astype(dtype).astype(np.float64)
+def rounded_to_type(values: F32, dtype: np.dtype[Any]) -> F32:
+    """float32 numbers rounded to the nearest of a 16-bit type, ties to even, as float32; infinite where they overflow.
+
+    Equal to a conversion to ``dtype`` and back, of which NumPy's for float16 takes ten times as long.
+    """
+    if dtype == np.float32:
+        return values
+    dropped = np.uint32(13 if dtype == np.float16 else 16)
+    bits = values.view(np.uint32)
+    nearest = (bits >> dropped) & np.uint32(1)
+    nearest += bits
+    nearest += np.uint32((1 << (int(dropped) - 1)) - 1)
+    nearest &= np.uint32(0xFFFFFFFF << int(dropped) & 0xFFFFFFFF)
+    rounded = nearest.view(np.float32)
+    if dtype == np.float16:
+        size = np.abs(values)
+        np.copyto(rounded, (values + _SUBNORMAL) - _SUBNORMAL, where=size < np.float32(2.0**-14))
+        np.copyto(rounded, np.copysign(np.float32(np.inf), values), where=np.abs(rounded) > np.float32(65504.0))
     return rounded
 
 
+def _product_of_squares(left: F64, right: F64) -> F64:
+    """The product of two matrices of squares, in float32 on numbers up to 1: magnitudes need no more."""
+    sizes = [max(float(np.abs(each).max(initial=0.0)), 1e-300) for each in (left, right)]
+    squares = [np.square((each / size).astype(np.float32)) for each, size in zip((left, right), sizes, strict=True)]
+    product: F64 = (squares[0] @ squares[1]).astype(np.float64)
+    product *= (sizes[0] * sizes[1]) ** 2
+    return product
+
+
 def _blocks(q: Array, k: Array, v: Array, do: Array, scoring: Scoring) -> Iterator[_Block]:
-    """P of each block of rows, the slope of its soft cap, and its operands in float64, without NaN and infinities."""
+    """P of each block of rows on the keys that a mask leaves to any of them, the slope of its soft cap, and its
+    operands in float64, without NaN and infinities."""
     group, cap = q.shape[1] // k.shape[1], scoring.get("softcap", 0.0)
     q, k, v, do = (finite(array) for array in (q, k, v, do))
     for each in weight_blocks(q, k, **scoring):
         b, h, rows = each.place
-        query, of_group = q[b, h, rows].astype(np.float64), (b, h // group)
+        first, last = key_range(np.arange(q.shape[2])[rows], k.shape[2], head=(b, h), **scoring)
+        keys = slice(max(int(first.min()), 0), max(int(last.max()) + 1, 0))
+        query, of_group = q[b, h, rows].astype(np.float64), (b, h // group, keys)
         key, value = k[of_group].astype(np.float64), v[of_group].astype(np.float64)
         slope = 1.0 - np.square(np.tanh(scoring["scale"] * (query @ key.T) / cap)) if cap else 1.0
-        p = each.weights / weight_sums(each.total)
-        yield _Block(each, p, slope, query, key, value, do[b, h, rows].astype(np.float64))
+        p = each.weights[:, keys] / weight_sums(each.total)
+        yield _Block(each.place, keys, p, slope, query, key, value, do[b, h, rows].astype(np.float64))
