@@ -123,6 +123,9 @@ class Numerics:
     partial_rows : int
         Query rows whose parts of dK and dV are added up in float32; the sum of these sums, and of the query heads of a
         group, is rounded to the problem's type after each addition. 0: all sums are float32.
+    unordered : tuple of str
+        Outputs whose parts are added in float32 in an order that varies from run to run, as by atomics. Two runs may
+        then differ by the rounding of these sums; all other outputs have equal bits.
     """
 
     accumulate: str = "float32"
@@ -136,9 +139,10 @@ class Numerics:
     score_gradients: str = "problem"
     value_gradients: str = "float32"
     partial_rows: int = 0
+    unordered: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values; the last six only where they differ from their default."""
+        """The fields as plain JSON values; the last seven only where they differ from their default."""
         usual = {
             "products": "problem",
             "tanh": "float32",
@@ -146,14 +150,17 @@ class Numerics:
             "score_gradients": "problem",
             "value_gradients": "float32",
             "partial_rows": 0,
+            "unordered": [],
         }
-        return {name: value for name, value in asdict(self).items() if name not in usual or usual[name] != value}
+        values = {**asdict(self), "unordered": list(self.unordered)}
+        return {name: value for name, value in values.items() if name not in usual or usual[name] != value}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Numerics:
         """The inverse of :meth:`to_dict`; raises TypeError on an unknown field."""
         quantised = fields.get("quantised")
-        return cls(**{**fields, "quantised": Quantisation(**quantised) if quantised else None})
+        further = {"quantised": Quantisation(**quantised) if quantised else None}
+        return cls(**{**fields, **further, "unordered": tuple(fields.get("unordered", ()))})
 
 
 @dataclass(frozen=True)

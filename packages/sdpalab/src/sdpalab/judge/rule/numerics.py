@@ -20,6 +20,7 @@ from sdpalab.errors import UserError
 from sdpalab.inputs.reference import Rows, WeightBlock, finite, weight_blocks, weight_sums
 from sdpalab.judge.rule.single import single_output, to_bits
 from sdpalab.kernels.declarations import Numerics, Quantisation
+from sdpalab.scoring import TASKS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -95,6 +96,11 @@ def check_numerics(numerics: Numerics) -> None:
         or numerics.partial_rows < 0
     ):
         raise UserError(f"numerics: partial_rows must be a number of rows, or 0 for all, not {numerics.partial_rows!r}")
+    known = {name for names in TASKS.values() for name in names}
+    if not isinstance(numerics.unordered, tuple) or not known.issuperset(numerics.unordered):
+        raise UserError(
+            f"numerics: unordered must be a tuple of {', '.join(sorted(known))}, not {numerics.unordered!r}"
+        )
     for name in ("score_gradients", "value_gradients"):
         if getattr(numerics, name) not in ("problem", "float32"):
             raise UserError(f"numerics: {name} must be problem or float32, not {getattr(numerics, name)!r}")

@@ -143,8 +143,8 @@ class CandidateProcesses:
     ) -> Answer:
         """Run the candidate twice on ``inputs`` (q, k, v), with differently poisoned memory.
 
-        A kernel's second run also has other padding (:func:`sdpalab.inputs.loud_padding`), on which the output must not
-        depend.
+        A kernel's second run also has other padding (:func:`sdpalab.inputs.loud_padding`) and, on the simulator, blocks
+        in reverse order; the output must depend on neither.
 
         Between the two a callable is run on ``other``, if given, in the memory of the first run: results stored by
         address, by object or by problem are then wrong. A simulated launch has no state from earlier launches, so a
@@ -414,7 +414,7 @@ class CandidateProcesses:
         else:
             process, inputs = self._plan_process, {"plan": plan, **inputs}
             order = {"do": "run", **self._build, "watched": watched, "alone": self.alone}
-            order["numerics"] = self._options.numerics
+            order |= {"numerics": self._options.numerics, "schedule": "reverse" if loud else "lockstep"}
         reply, results = self._ask(process, {**order, "poison": poison}, inputs, room)
         if not results:
             raise self._died(process, WireError("message without an output"))

@@ -80,6 +80,7 @@ class DeclaredNumerics(Message):
     score_gradients: Text = "problem"
     value_gradients: Text = "float32"
     partial_rows: int = 0
+    unordered: list[Text] = []
 
 
 Knob = int | Text

@@ -138,7 +138,7 @@ class _PlanServer:
         if self._gpu is None:
             checks = thorough_checks() if order["watched"] else ()
             workers = None if order["alone"] else 1  # one for each core, if no other set of processes uses them
-            limits = {"max_steps": order["max_steps"], "numerics": order["numerics"], "workers": workers}
+            limits = {name: order[name] for name in ("max_steps", "numerics", "schedule")} | {"workers": workers}
             executor = SimulatedExecutor(order["arch"], self._cache, on_launch=self._launched, checks=checks, **limits)
             try:
                 return executor.run(plan, inputs, poison=poison, builds=builds)
