@@ -260,7 +260,6 @@ _paged(
     "a sequence without keys is 0 divided by 0",
     EMPTY,
     "FI#353",
-    harmless=PAGED,
     finish=lambda self, out, total, maximum, seq_kv: out / total,
 )
 _paged(
@@ -268,7 +267,6 @@ _paged(
     "a sequence without keys is left unwritten",
     EMPTY,
     "FI#363",
-    harmless=PAGED,
     statuses=_ANY,
     entries=lambda self, batch: [n for n in range(batch) if self.given.lengths[n] > 0],
 )
