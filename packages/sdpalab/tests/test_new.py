@@ -34,8 +34,11 @@ def test_a_new_kernel_passes(kind: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert judged(kind, tmp_path, capsys) == 0, capsys.readouterr().out
 
 
-def test_a_new_backward_kernel_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["new", "cuda", "my_gradients", "--task", "backward", "--dir", str(tmp_path)]) == 0
+@pytest.mark.parametrize("kind", ["cuda", "triton"])
+def test_a_new_backward_kernel_passes(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if kind == "triton":
+        pytest.importorskip("triton")
+    assert main(["new", kind, "my_gradients", "--task", "backward", "--dir", str(tmp_path)]) == 0
     assert "--task backward" in capsys.readouterr().out
     words = [str(tmp_path / "my_gradients.py"), "--task", "backward", "--shape", "1,2,40,32", "--only", "seed"]
     assert main(["judge", *words]) == 0, capsys.readouterr().out
@@ -74,7 +77,7 @@ def test_nothing_is_overwritten_and_nothing_is_hidden(tmp_path: Path, capsys: py
         (("torch", "Mine"), "lower-case"),
         (("torch", "lambda"), "lower-case"),
         (("torch", "numpy"), "there is a Python module numpy"),
-        (("triton", "own_kernel", "--task", "backward"), "cuda has one"),
+        (("torch", "own_kernel", "--task", "backward"), "cuda and triton have one"),
         (("cuda", "own_kernel", "--task", "sideways"), "forward or backward"),
     ):
         assert main(["new", *words, "--dir", str(tmp_path)]) == 2

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sdpalab.bugs.backward import TiledBackward
+from sdpalab.bugs.backward import Three, TiledBackward
 from sdpalab.bugs.bug import Bug
 from sdpalab.bugs.cause import Cause
 from sdpalab.bugs.gradients import BACKWARD, KEYLESS, gradient_bug
@@ -100,18 +100,15 @@ _bug(
 
 
 class _Unwritten(TiledBackward):
-    """Tiles of keys that no query sees are not computed, and their rows keep the content of the memory."""
+    """Rows of keys that no query sees keep the content of the memory."""
 
-    def add_dk(self, dk: Tensor, chosen: slice, terms: Tensor, first_row: int) -> None:
-        dk[:, :, chosen] += terms if self.computed(chosen) else float("nan")
+    both = False
 
-    def computed(self, chosen: slice) -> bool:
-        return not self.asked.causal or chosen.start < self.asked.seq_q
-
-
-class _BothUnwritten(_Unwritten):
-    def add_dv(self, dv: Tensor, chosen: slice, terms: Tensor, first_row: int) -> None:
-        dv[:, :, chosen] += terms if self.computed(chosen) else float("nan")
+    def finish(self, dq: Tensor, dk: Tensor, dv: Tensor, group: int) -> Three:
+        unseen = slice(self.asked.seq_q if self.asked.causal else self.asked.seq_kv, None)
+        for each in (dk, dv) if self.both else (dk,):
+            each[:, :, unseen] = float("nan")
+        return super().finish(dq, dk, dv, group)
 
 
 _bug(
@@ -127,7 +124,8 @@ _bug(
     "dK and dV of keys that no query sees are not written",
     CROSS,
     "FA@db2f8069",
-    base=_BothUnwritten,
+    base=_Unwritten,
+    both=True,
     harmless=BACKWARD,
 )
 

@@ -102,6 +102,23 @@ _bug(
 )
 
 
+_bug(
+    Cause.GROUP,
+    "K/V head h belongs to the query heads h, h + Hkv, ...",
+    GROUPED,
+    harmless=BACKWARD,
+    of_group=lambda self, heads, group: heads.unflatten(1, (group, -1)).sum(1),
+    **_heads(lambda head, heads, kv_heads: head % kv_heads),
+)
+_bug(
+    Cause.HEADS,
+    "all batch entries read the K and V of batch 0",
+    BATCHES,
+    harmless=BACKWARD,
+    heads=lambda self, tensor, group: TiledBackward.heads(self, tensor[:1].expand(tensor.shape), group),
+)
+
+
 class _SumOfBatches(TiledBackward):
     def of_group(self, heads: Tensor, group: int) -> Tensor:
         return super().of_group(heads, group).sum(0, keepdim=True).expand(heads.shape[0], -1, -1, -1)

@@ -28,7 +28,9 @@ def new(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Name of the kernel and its files, such as my_attention.")
     ],
-    task: Annotated[str, typer.Option("--task", metavar="T", help="forward, or backward for cuda.")] = "forward",
+    task: Annotated[
+        str, typer.Option("--task", metavar="T", help="forward, or backward for cuda and triton.")
+    ] = "forward",
     folder: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder of the files.")] = Path("."),
     json: JsonOption = None,
 ) -> int:
@@ -63,7 +65,7 @@ def _texts(kind: str, name: str, task: str) -> dict[str, str]:
         raise UserError(f"--task is {' or '.join(TASKS)}, not {task!r}")
     templates_of = _TEMPLATES / (kind if task == "forward" else f"{kind}_{task}")
     if not templates_of.is_dir():
-        raise UserError(f"there is no template of {kind} for --task {task}: cuda has one")
+        raise UserError(f"there is no template of {kind} for --task {task}: cuda and triton have one")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise UserError(f"NAME is of lower-case letters, digits and _, such as my_attention, not {name!r}")
     if importlib.util.find_spec(name) is not None and not Path(f"{name}.py").exists():
