@@ -1,0 +1,2 @@
+// Included by vLLM's kernels, which use nothing of it.
+#pragma once
