@@ -17,16 +17,17 @@ from warpsan import launch
 
 ARCHS = ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"]
 HEADERS = sorted(path.relative_to(INCLUDE_DIR).as_posix() for path in INCLUDE_DIR.rglob("*.cuh"))
-WRAPPERS = ["ptx/cluster.cuh", "ptx/offsets.cuh", "ptx/sm80.cuh", "ptx/sm89.cuh", "ptx/sm90.cuh"]
+WRAPPERS = ["ptx/cluster.cuh", "ptx/gpu_scope.cuh", "ptx/offsets.cuh", "ptx/sm80.cuh", "ptx/sm89.cuh", "ptx/sm90.cuh"]
 WRAPPERS += ["ptx/wgmma.cuh", "ptx/wgmma_fp8.cuh"]
 """Headers that hold instructions."""
-ALTERNATIVES = ["backward/own_loop.cuh", "backward/own_tile.cuh", "epilogue/cluster_merge.cuh", "tile/warp.cuh"]
-"""Each defines a name that another header defines, too (``Partial``, ``WARP_M``); no kernel includes both. The first
-two include ``tile/warp.cuh``."""
+ALTERNATIVES = [f"backward/{name}.cuh" for name in ("key_loop", "own_loop", "own_tile", "query_gradient")]
+ALTERNATIVES += ["epilogue/cluster_merge.cuh", "tile/warp.cuh"]
+"""The last two define a name that another header defines, too (``Partial``, ``WARP_M``); no kernel includes both. The
+others include ``tile/warp.cuh``."""
 DEFINES = {"HEAD_DIM": "64", "CAUSAL": "0", "DTYPE_BF16": "0"}
 DEFINES |= {"WINDOW_LEFT": "-1", "WINDOW_RIGHT": "-1", "SOFTCAP": "0", "KV_LENGTHS": "0", "Q_LENGTHS": "0"}
-DEFINES |= {"BOTTOM_RIGHT": "0", "ALIBI_SLOPES": "0", "ATTN_MASK": "2", "BLOCK": "64", "STREAM": "32"}
-DEFINES |= {"ATTN_MASK_PER_BATCH": "1", "ATTN_MASK_PER_HEAD": "1"}
+DEFINES |= {"BOTTOM_RIGHT": "0", "ALIBI_SLOPES": "0", "ATTN_MASK": "2", "BLOCK": "128", "STREAM": "32"}
+DEFINES |= {"ATTN_MASK_PER_BATCH": "1", "ATTN_MASK_PER_HEAD": "1", "DO_STAGES": "1", "DETERMINISTIC": "1"}
 
 
 def _module(source: str, **defines: int) -> Module:

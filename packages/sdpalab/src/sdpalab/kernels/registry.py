@@ -12,6 +12,7 @@ from sdpalab.errors import UserError
 from sdpalab.kernels.cp_async import CP_ASYNC
 from sdpalab.kernels.cublas import CUBLAS
 from sdpalab.kernels.flash import FLASH
+from sdpalab.kernels.flash_backward import FLASH_BACKWARD
 from sdpalab.kernels.flash_backward_two_pass import FLASH_BACKWARD_TWO_PASS
 from sdpalab.kernels.fp8 import FP8
 from sdpalab.kernels.fp8_simulated import FP8_SIMULATED
@@ -34,7 +35,7 @@ CUDA_KERNELS: Mapping[str, CudaKernel] = MappingProxyType(
 """The kernels in CUDA C++, from the baseline up: name to kernel."""
 
 GRADIENT_KERNELS: Mapping[str, CudaKernel] = MappingProxyType(
-    {kernel.name: kernel for kernel in (FLASH_BACKWARD_TWO_PASS,)}
+    {kernel.name: kernel for kernel in (FLASH_BACKWARD_TWO_PASS, FLASH_BACKWARD)}
 )
 """The kernels of the backward pass, in CUDA C++, from the simplest up: name to kernel. They take other problems than
 the ladder's, so the campaigns over the ladder leave them out."""

@@ -8,6 +8,14 @@
 #include "backward/own_tile.cuh"
 #include "tile/ceil_div.cuh"
 
+constexpr int NUM_STAGES = 2;
+constexpr int STAGE_BYTES = 2 * STREAM_BYTES;
+// Owned tiles whose fragments stay in registers pass through the last stage.
+constexpr int OWN_OFFSET = (OWN_IN_REGISTERS ? NUM_STAGES - 1 : NUM_STAGES) * STAGE_BYTES;
+constexpr int TILES_BYTES =
+    OWN_OFFSET + 2 * OWN_BYTES > NUM_STAGES * STAGE_BYTES ? OWN_OFFSET + 2 * OWN_BYTES : NUM_STAGES * STAGE_BYTES;
+constexpr int SMEM_BYTES = TILES_BYTES + NUM_STAGES * STATISTICS_BYTES;
+
 // The streamed tiles in which the owned rows see, or are seen by, a row; none if the span is empty.
 template <bool OWNS_KEYS>
 __device__ __forceinline__ Span streamed_tiles(const Entry& entry, int first_row) {
@@ -127,15 +135,15 @@ __device__ __forceinline__ void own_tile_gradients(const Tensors& tensors, unsig
             scores.mask = mask_of_head(tensors, q_head);
         }
         statistics.columns = statistics_smem + stage * 2 * STREAM + 2 * (lane % 4);
-        const Span of_own{first_row, min(first_row + BLOCK, own_rows)};
-        const Span of_stream{tile * STREAM, min((tile + 1) * STREAM, stream_rows)};
-        // A tile that ends within the sequence of keys has zeros behind it, which no query may see.
-        const bool whole = OWNS_KEYS ? first_row + BLOCK <= own_rows : (tile + 1) * STREAM <= stream_rows;
-        const bool plain = !ATTN_MASK && whole && (OWNS_KEYS ? entry.all_seen(of_stream, of_own)
-                                                             : entry.all_seen(of_own, of_stream));
+        // A tile of keys that ends behind the sequence has zeros there, which no query may see.
+        const int first_of_stream = tile * STREAM;
+        const Span own{first_row, OWNS_KEYS ? first_row + BLOCK : min(first_row + BLOCK, own_rows)};
+        const Span streamed{first_of_stream,
+                            OWNS_KEYS ? min(first_of_stream + STREAM, stream_rows) : first_of_stream + STREAM};
+        const bool plain = !ATTN_MASK && entry.all_seen(OWNS_KEYS ? streamed : own, OWNS_KEYS ? own : streamed);
         unsigned p[STREAM / 16][4];
         unsigned ds[STREAM / 16][4];
-        const int column = tile * STREAM + 2 * (lane % 4);
+        const int column = first_of_stream + 2 * (lane % 4);
         if (plain) {
             weigh_tile<OWNS_KEYS, false>(p, ds, s, dp, scores, statistics, first_row + row, column);
         } else {

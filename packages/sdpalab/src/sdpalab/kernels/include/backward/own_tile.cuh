@@ -16,24 +16,15 @@
 constexpr int NUM_THREADS = BLOCK / WARP_M * 32;
 constexpr int OWN_BYTES = BLOCK * HEAD_DIM * 2;  // one of the two owned tiles
 constexpr int STREAM_BYTES = STREAM * HEAD_DIM * 2;
-constexpr int STAGE_BYTES = 2 * STREAM_BYTES;
-constexpr int NUM_STAGES = 2;
-// Owned fragments of up to 64 columns stay in registers, and their shared memory becomes the last stage; above, the
-// accumulators of dK and dV need those registers.
-constexpr bool OWN_IN_REGISTERS = HEAD_DIM <= 64;
-constexpr int OWN_OFFSET = (OWN_IN_REGISTERS ? NUM_STAGES - 1 : NUM_STAGES) * STAGE_BYTES;
-constexpr int TILES_BYTES =
-    OWN_OFFSET + 2 * OWN_BYTES > NUM_STAGES * STAGE_BYTES ? OWN_OFFSET + 2 * OWN_BYTES : NUM_STAGES * STAGE_BYTES;
 constexpr int STATISTICS_BYTES = 2 * STREAM * static_cast<int>(sizeof(float));  // of a stage: -LSE, then delta
-constexpr int SMEM_BYTES = TILES_BYTES + NUM_STAGES * STATISTICS_BYTES;
+// Owned fragments of up to 64 columns stay in registers; above, the accumulators of dK and dV need those registers.
+constexpr bool OWN_IN_REGISTERS = HEAD_DIM <= 64;
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 96 || HEAD_DIM == 128, "HEAD_DIM is 64, 96 or 128");
 static_assert(BLOCK == 64 || BLOCK == 128, "BLOCK is 64 or 128");
 static_assert(STREAM == 32 || (STREAM == 64 && HEAD_DIM == 64), "STREAM is 32, or 64 for HEAD_DIM 64");
 static_assert(2 * STREAM <= NUM_THREADS, "each thread loads one statistic of a streamed row at most");
-static_assert(OWN_BYTES % 1024 == 0 && STREAM_BYTES % 1024 == 0, "the swizzle repeats every 8 rows of 128 bytes");
-static_assert(16 * HEAD_DIM * 2 % 1024 == 0 && 2 * OWN_BYTES >= NUM_THREADS / 32 * 16 * HEAD_DIM * 2,
-              "each warp has a place for 16 rows of a result");
+static_assert(ROW_BLOCK_BYTES % 1024 == 0, "the swizzle repeats every 8 rows of 128 bytes");
 
 // One of the two owned tiles as left operands: fragments in registers, or an address to read them again.
 template <bool IN_REGISTERS>
@@ -65,7 +56,8 @@ struct OwnRows<false> {
 using Own = OwnRows<OWN_IN_REGISTERS>;
 
 // scores[16, STREAM] = own x stream^T. stream_smem: col_block_offset in the streamed tile.
-__device__ __forceinline__ void multiply_own(float (&scores)[STREAM / 8][4], const Own& own, unsigned stream_smem) {
+template <class Rows>
+__device__ __forceinline__ void multiply_own(float (&scores)[STREAM / 8][4], const Rows& own, unsigned stream_smem) {
 #pragma unroll
     for (int n = 0; n < STREAM / 8; ++n) {
 #pragma unroll

@@ -16,9 +16,9 @@ struct PanelCopy {
     static constexpr int CHUNKS = PANEL_CHUNKS<COLS>;
     static constexpr int PANELS = COLS / CHUNK_ELEMENTS / CHUNKS;
     static constexpr int ROW_STEP = NUM_THREADS / CHUNKS;
-    static constexpr int PASSES = ROWS / ROW_STEP;
+    static constexpr int PASSES = ROWS > ROW_STEP ? ROWS / ROW_STEP : 1;
     static_assert(ROW_STEP % 8 == 0 && NUM_THREADS % CHUNKS == 0, "a pass keeps the phase of a row");
-    static_assert(PASSES >= 1 && ROWS % ROW_STEP == 0, "a whole number of passes covers the tile");
+    static_assert(ROWS < ROW_STEP || ROWS % ROW_STEP == 0, "a whole number of passes covers the tile");
 
     // This thread's chunk of the first pass and panel.
     int row;
@@ -31,10 +31,13 @@ struct PanelCopy {
           smem_offset(swizzled_offset<COLS>(thread / CHUNKS, thread % CHUNKS)) {}
 
     // tile_smem: a multiple of 1,024 bytes. rows_left: valid rows from the tile's first; rows past them are not read and
-    // are zeros in shared memory, because 0 * NaN is NaN.
+    // are zeros in shared memory, because 0 * NaN is NaN. Threads past a tile's last row copy nothing.
     template <int STEP = 0>
     __device__ __forceinline__ void start(unsigned tile_smem, const Element* tile, int rows_left) const {
         constexpr int pass_row = STEP / PANELS * ROW_STEP;
+        if (ROW_STEP > ROWS && row >= ROWS) {
+            return;
+        }
         constexpr int OFFSET = (pass_row * COLS + STEP % PANELS * CHUNKS * CHUNK_ELEMENTS) * int(sizeof(Element));
         ptx::cp_async_cg_16_at<OFFSET, OFFSET>(tile_smem + smem_offset, tile + global_offset,
                                                pass_row + row < rows_left ? CHUNK_BYTES : 0);

@@ -1,0 +1,108 @@
+// dQ of a streamed tile of queries, dS x K, by all warps of a CTA that owns a tile of keys; and its sum over such CTAs.
+//
+// The keys of dS are spread over the warps, so dS^T goes through shared memory; each warp then computes a part of the
+// [STREAM, HEAD_DIM] result over all keys of the CTA. dQ is summed in float32 in global memory, in the order of the
+// fragments: [head][tile][warp][register][lane]. A red.add of a warp covers 128 consecutive bytes, which [rows,
+// columns] would not, and convert_dq() alone needs to know.
+#pragma once
+
+#include "backward/own_tile.cuh"
+#include "backward/tensors.cuh"
+#include "ptx/gpu_scope.cuh"
+
+constexpr int DQ_WARPS = NUM_THREADS / 32;
+constexpr int DQ_ROW_WARPS = STREAM / 16;
+constexpr int DQ_COL_WARPS = DQ_WARPS / DQ_ROW_WARPS;
+constexpr int DQ_COLUMNS = HEAD_DIM / DQ_COL_WARPS;  // of a warp
+constexpr int DQ_BLOCKS = DQ_COLUMNS / 8;
+constexpr int DQ_REGISTERS = 4 * DQ_BLOCKS;
+constexpr int DQ_TILE = STREAM * HEAD_DIM;  // elements
+constexpr int DS_BYTES = BLOCK * STREAM * 2;
+
+static_assert(DQ_WARPS % DQ_ROW_WARPS == 0 && DQ_COLUMNS % 8 == 0, "each warp has 16 rows and some 8 columns of dQ");
+static_assert(DQ_REGISTERS * 32 * DQ_WARPS == DQ_TILE, "the fragments are the tile");
+static_assert(BLOCK % 32 == 0, "dQ is computed 32 keys at a time");
+
+// Stores a warp's dS^T, [16 keys, STREAM queries], as rows of the CTA's [BLOCK, STREAM]. ds: left operands.
+__device__ __forceinline__ void store_ds(unsigned ds_smem, const unsigned (&ds)[STREAM / 16][4], int warp, int lane) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const unsigned row_smem = ds_smem + swizzled_offset<STREAM>(warp * WARP_M + lane / 4 + 8 * half, 0) + 4 * (lane % 4);
+#pragma unroll
+        for (int n = 0; n < STREAM / 8; ++n) {
+            ptx::st_shared_u32_at<0>(row_smem ^ (n * CHUNK_BYTES), ds[n / 2][n % 2 * 2 + half]);
+        }
+    }
+}
+
+// A warp's part of dQ. k_smem: the CTA's K, [BLOCK, HEAD_DIM].
+struct QueryGradient {
+    unsigned ds_smem;            // the lane's address for 16 keys by 16 queries, transposed: the left operand
+    unsigned k_smem[DQ_BLOCKS];  // the lane's address for 32 keys by 8 columns: right operands of two products
+
+    __device__ __forceinline__ QueryGradient(unsigned ds_base, unsigned k_base, int warp, int lane)
+        : ds_smem(block_address<STREAM>(ds_base + col_block_offset<STREAM>(lane), 0, warp % DQ_ROW_WARPS)) {
+#pragma unroll
+        for (int n = 0; n < DQ_BLOCKS; ++n) {
+            k_smem[n] = k_base + swizzled_offset<HEAD_DIM>(lane, warp / DQ_ROW_WARPS * DQ_BLOCKS + n);
+        }
+    }
+
+    // 32 keys at a time; a loop, because the compiler would load too many operands ahead of an unrolled one.
+    __device__ __forceinline__ void add_products(float (&dq)[DQ_BLOCKS][4]) const {
+        constexpr int DS_STEP = 16 * STREAM * 2;
+#pragma unroll 1
+        for (int step = 0; step < BLOCK / 32; ++step) {
+            const unsigned ds_step = ds_smem + step * 2 * DS_STEP;
+            unsigned ds[2][4];
+            ptx::ldmatrix_x4_trans_at<0>(ds[0], ds_step);
+            ptx::ldmatrix_x4_trans_at<DS_STEP>(ds[1], ds_step);
+#pragma unroll
+            for (int n = 0; n < DQ_BLOCKS; ++n) {
+                unsigned k[4];
+                ptx::ldmatrix_x4_trans_at<0>(k, k_smem[n] + step * 32 * HEAD_DIM * 2);
+                mma_m16n8k16(dq[n], ds[0], k[0], k[1]);
+                mma_m16n8k16(dq[n], ds[1], k[2], k[3]);
+            }
+        }
+    }
+};
+
+// Adds a warp's part to the sum of its tile. sum: of the tile, [DQ_WARPS][DQ_REGISTERS][32].
+__device__ __forceinline__ void add_to_sum(float* sum, const float (&dq)[DQ_BLOCKS][4], int warp, int lane) {
+    float* const own = sum + warp * DQ_REGISTERS * 32 + lane;
+#pragma unroll
+    for (int n = 0; n < DQ_BLOCKS; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            ptx::red_add_f32(own + (4 * n + i) * 32, dq[n][i]);
+        }
+    }
+}
+
+// Writes dQ = scale * sum in the element type: 8 columns of a row a thread, two of its float4 from the fragments. Pairs
+// of threads share a row, so stores fill whole sectors. grid: the chunks of all tiles of all heads, `tiles` a head.
+__device__ __forceinline__ void convert_dq(const float* sums, Element* dq, int seq_q, int tiles, float scale,
+                                           long long threads) {
+    constexpr int CHUNKS = HEAD_DIM / CHUNK_ELEMENTS;
+    const long long number = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (number >= threads) {
+        return;
+    }
+    const long long tile = number / (STREAM * CHUNKS);  // over all heads
+    const int place = static_cast<int>(number % (STREAM * CHUNKS));
+    const int chunk = place / (2 * STREAM) * 2 + place % 2;
+    const int row = place / 2 % STREAM;
+    const int query = static_cast<int>(tile % tiles) * STREAM + row;
+    const int warp = chunk / DQ_BLOCKS * DQ_ROW_WARPS + row / 16;
+    const int first = 4 * (chunk % DQ_BLOCKS) + row / 8 % 2 * 2;
+    const float4* const parts =
+        reinterpret_cast<const float4*>(sums + tile * DQ_TILE + (warp * DQ_REGISTERS + first) * 32 + row % 8 * 4);
+    const float4 even = parts[0];
+    const float4 odd = parts[8];  // the next register of the same lanes
+    if (query < seq_q) {
+        uint4* const chunks = reinterpret_cast<uint4*>(dq + ((tile / tiles) * seq_q + query) * HEAD_DIM);
+        chunks[chunk] = make_uint4(pack_pair(even.x * scale, odd.x * scale), pack_pair(even.y * scale, odd.y * scale),
+                                   pack_pair(even.z * scale, odd.z * scale), pack_pair(even.w * scale, odd.w * scale));
+    }
+}

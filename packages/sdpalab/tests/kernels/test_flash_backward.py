@@ -1,0 +1,114 @@
+"""The structure of flash_backward: products, sums of dQ and their order, and what it refuses."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from checking import assert_computes, assert_same_bits_in_every_order, ptx_of, run
+from refusals import Refusal, assert_refused
+
+from sdpalab.bugs.edit import SourceEdit
+from sdpalab.compile import build
+from sdpalab.compile.resources import Resources, resources
+from sdpalab.inputs import make_inputs
+from sdpalab.judge.sanitize import sanitize_kernel
+from sdpalab.kernels.flash_backward import FLASH_BACKWARD, smem_bytes
+from sdpalab.model.counted import count
+from sdpalab.problem import Problem
+from sdpalab.run import SimulatedExecutor
+from warpsan.sanitize.sanitizer import Modes
+
+PROBLEM = Problem(1, 1, 64, 64, task="backward")
+TILES = Problem(1, 2, 100, 64, kv_heads=1, seq_kv=300, task="backward")  # three tiles of keys add to each of dQ
+WINDOW = Problem(1, 1, 300, 64, seq_kv=450, window_size=(140, 30), task="backward")  # first at other tiles of keys
+ORDERED = FLASH_BACKWARD.default_config.but(DETERMINISTIC=1)
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("head_dim", [64, 96, 128])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_algorithm_is_in_the_ptx(head_dim: int, dtype: str) -> None:
+    ptx = ptx_of(FLASH_BACKWARD, PROBLEM.with_(head_dim=head_dim, dtype=dtype))
+    stream, short = (64 if head_dim == 64 else 32), {"float16": "f16", "bfloat16": "bf16"}[dtype]
+    product = (stream // 8) * (head_dim // 16)  # of a warp's 16 keys
+    columns = stream * head_dim // 8 // 16 // 8  # of 8, of a warp's 16 rows of dQ; its loop has 32 of 128 keys
+    assert ptx.count(f"mma.sync.aligned.m16n8k16.row.col.f32.{short}.{short}.f32") == ptx.count("mma.sync")
+    assert ptx.count("mma.sync") == 4 * product + 2 * columns
+    assert ptx.count("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16") == product + 2 + columns
+    assert len(re.findall(r"\bred\.relaxed\.gpu\.global\.add\.f32", ptx)) == 4 * columns
+    assert not re.search(r"\b(ld|st)\.local|\bcall\b|\bdiv\.\w+\.f|\batom\.|acquire|release", ptx)
+
+
+def test_five_products_and_no_conflict() -> None:
+    problem = PROBLEM.with_(seq_q=256, seq_kv=256)
+    counted = count(FLASH_BACKWARD, problem, "sm_89")
+    for step in counted.steps:
+        for unit in ("sectors", "wavefronts"):
+            assert step.counters.total(unit) == step.counters.total(f"ideal_{unit}"), (step.name, unit)
+    products = sum(each.warps for each in counted.main.counters.by_instruction if each.text.startswith("mma"))
+    assert products == 5 * 256 * 256 * 64 // (16 * 8 * 16)
+
+
+def test_the_sums_of_dq_start_from_zeros_and_are_added_by_atomics() -> None:
+    inputs = make_inputs(TILES)
+    plan = FLASH_BACKWARD.launch_plan(TILES)
+    unfilled = tuple(replace(buffer, fill=None) if buffer.name == "dq_sums" else buffer for buffer in plan.buffers)
+    assert SimulatedExecutor().run(replace(plan, buffers=unfilled), inputs.arrays).hazards
+    add = ("ptx::red_add_f32(own + (4 * n + i) * 32, dq[n][i]);", "own[(4 * n + i) * 32] += dq[n][i];")
+    found = sanitize_kernel(SourceEdit("flash_backward", (add,)).apply(), [TILES], modes=Modes(schedules=("lockstep",)))
+    assert "race" in {hazard.kind for hazard in found.hazards}
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("problem", [TILES, WINDOW, TILES.with_(seq_q=300, causal=True)], ids=lambda each: each.label)
+def test_the_order_of_the_sums_is_fixed_on_request(problem: Problem) -> None:
+    assert_computes(FLASH_BACKWARD, problem, ORDERED)
+    assert_same_bits_in_every_order(FLASH_BACKWARD, problem, ORDERED, async_modes=("late",))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("key_tile - keys.first, key_tile + 1 == keys.end);", "key_tile - keys.first, false);"),
+        ("const Span keys = seen.of_queries(tile);", "const Span keys{0, ceil_div(tensors.seq_kv, BLOCK)};"),
+    ],
+    ids=["no last one", "tiles that no query sees are counted"],
+)
+def test_a_wrong_order_is_found(edit: tuple[str, str]) -> None:
+    mutant = replace(SourceEdit("flash_backward", (edit,)).apply(), configs=(ORDERED,))
+    try:
+        hazards = run(mutant, WINDOW, ORDERED, max_steps=200_000).hazards
+    except Exception as error:  # an endless wait
+        hazards = (str(error),)
+    assert hazards
+
+
+def resources_of_gradients(problem: Problem) -> Resources:
+    step = FLASH_BACKWARD.launch_plan(problem).launches[1]
+    assert step.module is not None
+    return resources(build(step.module, "sm_80"), step)
+
+
+@pytest.mark.parametrize(("head_dim", "smem"), [(64, 82944), (96, 82432), (128, 98816)])
+def test_blocks_of_an_sm(head_dim: int, smem: int) -> None:
+    problem = PROBLEM.with_(head_dim=head_dim)
+    assert smem_bytes(problem, FLASH_BACKWARD.default_config) == smem
+    used = resources_of_gradients(problem)
+    assert (used.shared_bytes, used.blocks_per_sm, used.spill_bytes) == (smem, 1, 0)
+
+
+REFUSALS = [
+    Refusal({"STREAM": 16}, "STREAM must be one of 0, 32, 64, not 16", "STREAM is 32, or 64", PROBLEM),
+    Refusal({"STREAM": 64}, "STREAM=64 is for head_dim 64", "STREAM is 32, or 64", PROBLEM.with_(head_dim=128)),
+    Refusal({"DO_STAGES": 3}, "DO_STAGES must be one of 0, 1, 2, not 3", "DO_STAGES is 1 or 2", PROBLEM),
+    Refusal({"DO_STAGES": 2}, "107008 bytes of shared memory", problem=PROBLEM.with_(head_dim=128)),
+    Refusal({}, "computes gradients, and 1x1x64x64 is a forward problem", problem=Problem(1, 1, 64, 64)),
+]
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("refusal", REFUSALS, ids=str)
+def test_illegal_knobs_and_problems_are_refused(refusal: Refusal) -> None:
+    assert_refused(FLASH_BACKWARD, refusal)
