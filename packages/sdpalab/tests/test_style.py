@@ -39,6 +39,7 @@ ROOMS = (
     "doctor",
     "jobs",
     "testing",
+    "formats",
     "torch_matrix",
     "measure",
     "model",

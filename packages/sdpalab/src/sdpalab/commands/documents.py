@@ -128,6 +128,13 @@ CONTENTS: Mapping[str, Sequence[type[Content]]] = {
         _content(arch=str, cache=str, ok=bool, modules=int, compiled=int, kernels=list[Json], skipped=list[str]),
     ],
     "judge": [_JUDGE, _CAMPAIGN],
+    "audit": [
+        _content(
+            "``submissions``: see :class:`sdpalab.formats.audit.Audited`; ``passed``: number with the status PASSED.",
+            submissions=list[Json],
+            passed=int,
+        )
+    ],
     "sanitize": [
         _content(
             "See :class:`warpsan.sanitize.Sanitized`; ``groups`` are the hazards by kind and pair of source lines.",

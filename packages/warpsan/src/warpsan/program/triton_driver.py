@@ -55,8 +55,8 @@ class TritonLaunches:
     fatal : str
         Simulator limit that ended the program; empty otherwise.
     observe : callable, optional
-        Called after each launch with the kernel's name, the bytes that it changed in each storage (a mask, by the
-        storage's address), and the launch's report.
+        Called after each launch with the kernel's name and PTX, the bytes that it changed in each storage (a mask, by
+        the storage's address), and the launch's report.
     """
 
     options: RunOptions
@@ -65,7 +65,7 @@ class TritonLaunches:
     texts: dict[str, str] = field(default_factory=dict)
     folders: dict[Path, None] = field(default_factory=dict)
     fatal: str = ""
-    observe: Callable[[str, dict[int, Any], Report], None] | None = None
+    observe: Callable[[str, str, dict[int, Any], Report], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ class _Launcher:
             raise
         changed = tensors.bring_back()
         if run.observe is not None:
-            run.observe(function.name, changed, report)
+            run.observe(function.name, function.ptx, changed, report)
         sys.stdout.write("".join(report.printed))
         run.hazards += [SanitizedHazard.of(hazard, ptx, label) for hazard in report.hazards]
 

@@ -23,11 +23,11 @@ class TritonGpu(CpuTensors):
     arch : str
         Architecture of the simulated GPU.
     observe : callable
-        Called after each launch with the kernel's name, the bytes that it changed in each storage (a mask, by the
-        storage's address), and the launch's report.
+        Called after each launch with the kernel's name and PTX, the bytes that it changed in each storage (a mask, by
+        the storage's address), and the launch's report.
     """
 
-    def __init__(self, arch: str, observe: Callable[[str, dict[int, Any], Report], None]) -> None:
+    def __init__(self, arch: str, observe: Callable[[str, str, dict[int, Any], Report], None]) -> None:
         super().__init__()
         gpu = default_gpu(arch)
         options = RunOptions(gpu=gpu, arch=arch)

@@ -1,5 +1,7 @@
 """Runs ``fn(q, k, v, *, scale, causal)`` on torch CPU tensors in poisoned memory that the judge chooses.
 
+A function with the attribute ``lse`` returns O and the natural logarithm of each row's sum, float32 [B, H, Sq].
+
 The function always receives ``scale`` and ``causal`` by the names of its parameters (:mod:`sdpalab.judge.parameters`).
 It receives the fields of :data:`sdpalab.scoring.FEATURES` only for problems that set them: a window as two integers, a
 soft cap as a float, all others as tensors (:func:`sdpalab.buffer_shapes.input_buffers`; a boolean mask has dtype
@@ -49,6 +51,7 @@ class CallableRunner:
 
         torch.set_num_threads(1)
         self._function = function
+        self._lse = bool(getattr(function, "lse", False))
         self._triton = _triton_calls()
         self._storage: dict[str, Array] = {}
         self._arrays: dict[str, Array] = {}
@@ -60,7 +63,13 @@ class CallableRunner:
         """Name of the function, and the features that its parameters name."""
         name = getattr(self._function, "__name__", type(self._function).__name__)
         features, needs = list(parameter_names(self._function)), needed_layouts(self._function)
-        return {"kind": "callable", "name": str(name)[:200], "features": features, "needs": needs}
+        return {"kind": "callable", "name": str(name)[:200], "features": features, "needs": needs, "lse": self._lse}
+
+    def facts(self) -> dict[str, Any]:
+        """Facts that a submission in a public format states (:mod:`sdpalab.formats`)."""
+        with self._triton.gpu if self._triton else nullcontext():
+            stated: dict[str, Any] = self._function.facts()  # type: ignore[attr-defined]
+        return stated
 
     def run(
         self, problem: Problem, inputs: Mapping[str, Array], poison: int, reuse: bool, strides: Strides
@@ -83,6 +92,8 @@ class CallableRunner:
         BadOutput
             If the result has the wrong type, layout, shape or dtype.
         """
+        import torch
+
         from sdpalab.judge.tensors import extra_tensor, from_torch, laid_out_tensor
 
         if reuse:
@@ -108,7 +119,10 @@ class CallableRunner:
         finally:
             _poison_new_memory(None)
         shapes = {name: shape for name, (shape, _) in output_buffers(problem).items() if name != "lse"}
-        self._outputs = _checked(outputs, shapes, self._tensors[0].dtype)
+        outputs, lse = outputs[0] if self._lse and isinstance(outputs[0], tuple) else (outputs, None)
+        self._outputs = _checked(outputs if lse is None else (outputs,), shapes, self._tensors[0].dtype)
+        if lse is not None:
+            self._outputs |= _checked((lse,), {"lse": tuple(self._outputs["o"].shape[:3])}, torch.float32)
         copied = {name: from_torch(tensor).copy() for name, tensor in self._outputs.items()}
         changed = [name for name, storage in self._storage.items() if _digest(storage) != before[name]]
         notes = {"changed": changed, "memory_poisoned": poisoned}

@@ -9,6 +9,7 @@ data, the memory and the number of runs.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import traceback
@@ -167,6 +168,10 @@ class _CandidateServer:
             return {"kind": "callable", "name": str(getattr(kernel, "__name__", type(kernel).__name__))}
         names = ("name", "idea", "configs", "knobs", "min_arch", "only_arch", "lse")
         return {"kind": "kernel", "source": source_text(kernel), **{name: getattr(kernel, name) for name in names}}
+
+    def _facts(self) -> str:
+        """Facts of a submission in a public format, as JSON."""
+        return json.dumps(CallableRunner(self._loaded).facts())
 
     def _numerics(self, config: Config) -> Mapping[str, Any]:
         return self._kernel.numerics_of(config).to_dict()

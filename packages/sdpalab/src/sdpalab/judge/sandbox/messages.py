@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Json, model_validator
 
 from sdpalab.judge.verdict import Status
 
@@ -115,8 +115,8 @@ class About(Message):
     def _a_callable_declares_nothing(self) -> About:
         if (self.kind == "callable") != (self.numerics is None):
             raise ValueError(f"a {self.kind} candidate with numerics {self.numerics}")
-        if (self.kind == "callable") != (not self.arch) or (self.kind == "callable" and self.lse):
-            raise ValueError(f"a {self.kind} candidate for {self.arch or 'no architecture'}, with LSE {self.lse}")
+        if (self.kind == "callable") != (not self.arch):
+            raise ValueError(f"a {self.kind} candidate for {self.arch or 'no architecture'}")
         return self
 
 
@@ -127,6 +127,7 @@ class StatedProvenance(Message):
     launches: Annotated[int, Field(ge=0)]
     writers: dict[Text, Annotated[int, Field(ge=0)]]
     flops: dict[Text, Annotated[int, Field(ge=0)]]
+    code: dict[Text, list[int]] = {}
 
 
 class Reply(Message):
@@ -248,6 +249,7 @@ class CandidateReply(Reply):
     numerics: DeclaredNumerics | None = None
     limits: dict[Text, int | float | Text | None] | None = None
     survey: list[Text | list[LaunchNeeds]] | None = None
+    facts: Json[dict[str, Any]] | None = None
 
 
 def hazard_reason(reply: Mapping[str, Any]) -> str:

@@ -1,9 +1,9 @@
 """The origin of a callable's output: the last writer of each byte, and floating-point operations.
 
-A callable that launches Triton functions runs on CPU tensors, with the simulator as Triton's GPU. A
-dispatch mode observes the operators of torch: an operator that only moves data (a copy, a concatenation, a change of
-dtype) keeps the writers of its source; any other operator makes torch the writer. The process of the callable states
-all this, so a callable that tampers with its own process can forge it.
+A callable that launches Triton functions runs on CPU tensors, with the simulator as Triton's GPU. A dispatch mode
+observes the operators of torch: an operator that only moves data (a copy, a concatenation, a change of dtype) keeps the
+writers of its source; any other operator makes torch the writer. The process of the callable states all this, so a
+callable that tampers with its own process can forge it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,103 @@
+"""``sdpalab audit``: submissions in four public formats, each with its status, and the format's own check beside it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))
+
+from written_submissions import SUBMISSIONS, Written, write_all
+
+from sdpalab.cli import main
+from sdpalab.errors import UserError
+from sdpalab.formats import submissions_in
+
+pytest.importorskip("triton")
+
+FEW = (
+    *("kernelbench/flash", "kernelbench/mean_of_v", "kernelbench/falls_back", "kernelbench/stores_past_the_end"),
+    *("kernelbench/another_task", "kernelbench/looks_for_the_checker", "kernelbench/imports_the_reference"),
+    *("gpumode/last_tile_missing", "gpumode/patches_allclose", "pair/zeros_under_an_edited_tolerance"),
+    *("flashinfer/ragged", "flashinfer/natural_logarithm", "flashinfer/few_elements_wrong", "flashinfer/paged"),
+    "flashinfer/ignores_the_page_table",
+)
+"""Submissions of the fast tests: each format, and each status."""
+
+
+def audited(folder: Path, written: dict[str, Written]) -> dict[str, dict[str, object]]:
+    """Rows of an audit of a folder by the path of the submission in it."""
+    target = folder.parent / "audit.json"
+    assert main(["audit", str(folder), "--json", str(target)]) == 1
+    document = json.loads(target.read_text())
+    rows = {str(Path(row["submission"]).relative_to(folder)): row for row in document["submissions"]}
+    assert document["passed"] == sum(each.status == "PASSED" for each in written.values())
+    return rows
+
+
+def check(folder: Path, written: dict[str, Written]) -> None:
+    rows = audited(folder, written)
+    assert rows.keys() == written.keys()
+    assert {name: row["status"] for name, row in rows.items()} == {n: each.status for n, each in written.items()}, {
+        name: row["reason"] for name, row in rows.items() if row["status"] != written[name].status
+    }
+    known = {name: each.accepted for name, each in written.items() if each.accepted is not None}
+    assert {name: rows[name]["own"] == "accepts" for name in known} == known
+    for name, row in rows.items():
+        code = written[name].code
+        if row["status"] == "PASSED":
+            kernels = "@triton.jit" in code
+            assert row["provenance"] == ("kernels 100%, torch 0% of operations" if kernels else "torch")
+            assert bool(row["coverage"]) == kernels
+        if row["status"] == "HAZARD":
+            assert "out-of-bounds" in str(row["hazard"])
+
+
+def test_submissions_have_their_status(tmp_path: Path) -> None:
+    check(tmp_path / "all", write_all(tmp_path / "all", lambda each: f"{each.format}/{each.name}" in FEW))
+
+
+@pytest.mark.slow
+def test_all_submissions_have_their_status_in_five_minutes(tmp_path: Path) -> None:
+    assert len(SUBMISSIONS) >= 30
+    assert len({each.format for each in SUBMISSIONS}) == 4
+    begin = time.monotonic()
+    check(tmp_path / "all", write_all(tmp_path / "all"))
+    assert time.monotonic() - begin < 300
+
+
+def test_a_folder_of_passing_submissions_is_good(tmp_path: Path) -> None:
+    write_all(tmp_path / "all", lambda each: each.name == "paged")
+    assert main(["audit", str(tmp_path / "all")]) == 0
+
+
+def test_a_file_that_is_no_submission_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text("def solve(x):\n    return x\n")
+    with pytest.raises(UserError, match=r"other\.py is a submission in none of the formats: KernelBench"):
+        submissions_in([tmp_path / "other.py"])
+    with pytest.raises(UserError, match="there is no submission in"):
+        submissions_in([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("a.py", "class ModelNew: pass\n", "there is no reference.py of the task beside it"),
+        ("a.py", "def custom_kernel(data): pass\n", "there is no reference.py of the task beside it"),
+        (
+            "solution.json",
+            json.dumps(
+                {"definition": "none", "spec": {"entry_point": "a.py::run", "language": "triton"}, "sources": []}
+            ),
+            "there is no definition none beside it",
+        ),
+    ],
+)
+def test_a_submission_without_its_task_is_refused(tmp_path: Path, file: str, text: str, words: str) -> None:
+    (tmp_path / file).write_text(text)
+    (submission,) = submissions_in([tmp_path])
+    assert words in submission.refused
