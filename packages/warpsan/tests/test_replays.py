@@ -11,6 +11,7 @@ import pytest
 
 import warpsan
 from hazard_bugs import ALL, PAIRS, Pair
+from hopper_snippets import CTA_WAIT, kernel
 from warpsan.analysis.program import build_program
 from warpsan.build.builder import build
 from warpsan.build.source import Module
@@ -201,6 +202,49 @@ def test_an_observer_is_called_in_a_launch_with_a_suspicion_and_in_no_other(monk
         calls.clear()
         assert warpsan.launch(NEIGHBOURS, "k", blocks, 32, [np.zeros(512, np.uint32), 0]).hazards == []
         assert bool(calls) == expected
+
+
+INIT = "@%p1 mbarrier.init.shared::cta.b64 [%r2], 64;\nbar.sync 0;\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ("bar.sync 1, 48;", "barrier"),
+        ("@%p1 bar.sync 0;\n@!%p1 bar.sync 0;", "barrier"),
+        ("barrier.cluster.wait;", "cluster"),
+        (INIT + "mbarrier.arrive.shared::cta.b64 _, [%r2], 3;", "mbarrier"),
+        ("@%p1 mbarrier.init.shared::cta.b64 [%r2+4], 1;", "misaligned"),
+        (
+            "@%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r1], 16;\ncp.async.bulk.commit_group;",
+            "uninitialised",
+        ),
+        ("bar.sync 0, 96;", "Deadlock"),
+        (INIT + CTA_WAIT.format(0, "%r2", 0), "Deadlock"),
+        ("trap;", "KernelTrap"),
+    ],
+)
+@pytest.mark.parametrize("schedule", ["lockstep", "forward"])
+def test_hazards_of_units_and_endings_need_no_events(
+    body: str, kind: str, schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machine code has their exact rules: the launch runs twice, and no run records events."""
+    runs: list[NativeCode] = []
+    execute = NativeCode.run
+
+    def counted(code: NativeCode, *arguments: Any) -> int:
+        runs.append(code)
+        return execute(code, *arguments)
+
+    monkeypatch.setattr(NativeCode, "run", counted)
+    monkeypatch.delattr(repeating, "record")
+    try:
+        report = warpsan.launch(kernel(body), "k", 1, 64, [np.zeros(64, np.uint32)], schedule=schedule)
+        found = {hazard.kind for hazard in report.hazards}
+    except warpsan.SimError as error:
+        found = {type(error).__name__}
+    assert kind in found
+    assert len(runs) == 2
 
 
 # ---- the order of events ---------------------------------------------------------------------------------------------

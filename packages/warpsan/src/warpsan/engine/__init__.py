@@ -18,10 +18,14 @@ it infers types that are all alike, and adds a dependency and the interpreter's 
 
 **Checks.** Every access is checked for bounds and alignment before it happens, in every launch. With checks, records
 before each access (:mod:`.watch`) look for races, accesses to memory that a copy still writes, and reads of unwritten
-memory. A possible hazard, a trap, a deadlock or a broken rule ends the native run with a reason. Native code may report
-false suspicions, and must not miss a hazard. Further native runs (:mod:`.reporting`) report or raise the actual errors,
-with every set of checks. One of them records events (:mod:`.trace`); it only counts phases of barriers that order
-nothing new (:mod:`.empty_phases`).
+memory. A hazard, a possible hazard, a trap or a deadlock ends the first native run with a reason. Further runs
+(:mod:`.reporting`) report or raise the actual errors, with every set of checks.
+
+**Rules** of units (:mod:`.barrier_rules`, :mod:`.mbarriers`, :mod:`.unit_addresses`, :mod:`.transfers`,
+:mod:`.product_rules`, :mod:`.waits`), of addresses, of undefined values and of shared memory are exact: the second run
+writes each broken rule into a row (:mod:`.hazards`), and :mod:`warpsan.report.rules` words it. Other accesses are
+suspected, in a way that misses no hazard; if there are any such, a third run records events (:mod:`.trace`), and a
+replay examines them. It only counts phases of barriers that order nothing new (:mod:`.empty_phases`).
 
 **Blocks that communicate** through global memory (:mod:`.communication`) run one cluster after the other, on one
 thread; releases are kept for later blocks (:mod:`.watch.releases`). All blocks of a cooperative launch run together, as

@@ -239,7 +239,7 @@ def begin_mbarrier(registers: int, record: Record, mask: int, context: Context) 
         entry.pending_bytes = 0
         entry.phase = 0
         entry.cta = cta
-        initialised_by(context, entry, lane)
+        initialised_by(context, entry, lane, record.operands[3])
         place = context.shared + cta * context.shared_stride + offset
         store64(place, count)
         if context.checked != 0:

@@ -84,6 +84,7 @@ class MbarrierState(NativeStruct):
     phase: i64
     cta: i64
     unfenced: i64  # the thread of the cluster, plus one, that has initialised it without a later fence, if it needs one
+    initialised_by: i64  # the pc of its initialisation
 
 
 class HazardRow(NativeStruct):

@@ -1,9 +1,9 @@
 """Hazards reported by native code.
 
-A launch with a possible hazard is run again, on one thread, and continues after each suspicion: illegal accesses and
-suspicious places are noted (:mod:`.suspects`). If there are such places, it is run once more in the same order, and
-records the events there (:mod:`.trace`); a replay passes them to the checks, which report (:mod:`.replay`). The rules,
-the texts and the conflicting accesses are therefore those of :mod:`warpsan.checks`.
+A launch with a possible hazard is run again, on one thread, and continues after each hazard: broken rules have rows
+(:mod:`.hazards`), and suspicious places are noted (:mod:`.suspects`). If there are such places, it is run once more in
+the same order, and records the events there (:mod:`.trace`); a replay passes them to the checks, which report
+(:mod:`.replay`). The rules and texts of the order of accesses are therefore those of :mod:`warpsan.checks`.
 
 Under ``schedule="lockstep"``, both runs are in lockstep: all warps of a cluster at the lowest block run it; blocks end
 after each access to memory, and the same lanes continue. Clusters run one after the other; the report has those of a

@@ -35,7 +35,7 @@ ARRIVES_TWICE_IN_CLUSTER, WAITS_WITHOUT_ARRIVAL, REGISTERS_WOULD_SHRINK, REGISTE
 # ---- mbarriers -------------------------------------------------------------------------------------------------------
 
 NO_MBARRIER, INITIALISED_AGAIN, ARRIVALS_OF_INIT, MORE_ARRIVALS, MORE_DROPS, COMPLETES_PHASE, MORE_BYTES = range(48, 55)
-TOO_MANY_BYTES, OLD_PHASE, SIGNALS_ANOTHER_CTA, REACHES_EXITED = range(55, 59)
+TOO_MANY_BYTES, OLD_PHASE, SIGNALS_ANOTHER_CTA, REACHES_EXITED, UNFENCED_MBARRIER = range(55, 60)
 """``offset`` is that of the mbarrier in its CTA (:mod:`.mbarriers`)."""
 
 # ---- bulk copies -----------------------------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 A launch that is run again to report its hazards (:mod:`.trace`) records each execution of such an instruction, its
 lanes, and the values of its registers. :mod:`.replay` passes them to the instruction's own handler
-(:mod:`warpsan.replay`), on a machine that moves no data: its mbarriers, copies and products in flight have the rules,
-and the checks observe them. Each rule therefore exists once.
+(:mod:`warpsan.replay`), on a machine that moves no data: the checks observe the order that its mbarriers, copies and
+products in flight establish.
 """
 
 from __future__ import annotations

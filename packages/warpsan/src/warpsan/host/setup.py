@@ -9,7 +9,6 @@ from warpsan.analysis.program import Program
 from warpsan.checks.async_copy import AsyncCheck
 from warpsan.checks.global_history import GlobalHistory
 from warpsan.checks.global_race import GlobalRaceCheck
-from warpsan.checks.mbarrier_init import MbarrierInitCheck
 from warpsan.checks.prerequisites import PrerequisiteCheck
 from warpsan.checks.race import RaceCheck
 from warpsan.engine.machine import Machine, Symbols
@@ -75,6 +74,4 @@ def race_observers(setup: Setup, machine: Machine, log: HazardLog, history: Glob
             observers.append(PrerequisiteCheck(machine, log, race.clocks, setup.prerequisites))
     if "async" in setup.checks:
         observers.append(AsyncCheck(machine, log))
-    if "strict" in setup.checks:
-        observers.append(MbarrierInitCheck(machine, log))
     return observers

@@ -183,6 +183,14 @@ _MBARRIERS: Mapping[int, Rule] = {
     rules.SIGNALS_ANOTHER_CTA: _mbarrier(
         "stores to one CTA and signals an mbarrier of another", "usually only one address went through mapa"
     ),
+    rules.UNFENCED_MBARRIER: Rule(
+        "mbarrier",
+        sentence(
+            "completes on the mbarrier at offset {offset}, which {other} initialised without a fence",
+            "usually a missing fence.mbarrier_init.release.cluster behind mbarrier.init",
+        ),
+        "strict",
+    ),
     rules.REACHES_EXITED: Rule(
         "cluster",
         sentence(

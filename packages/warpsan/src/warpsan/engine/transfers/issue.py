@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from warpsan.engine.clocks import first_of_cluster, operation_time, warps_of_cluster
 from warpsan.engine.context import Context
-from warpsan.engine.flights import copy_issued, doubt, read_range
+from warpsan.engine.flights import copy_issued, read_range
 from warpsan.engine.hazards import break_rule
+from warpsan.engine.initialised import check_fenced
 from warpsan.engine.layout import (
-    ASYNC,
     COPY_CASTS,
     COPY_COMBINE,
     COPY_PC,
@@ -233,9 +233,8 @@ def announce_load(context: Context, entry: TransferEntry, proxy: int, reads: int
         return 0
     warp, mbarrier = entry.warp, entry.mbarrier
     status = comes_after_writes(context, SIGNALS_WRITTEN, warp, entry.lane, mbarrier)
-    if status == 0 and entry.kind != WORDS and mbarrier.unfenced != 0:
-        granule = entry.offset >> context.granule_shift
-        status = doubt(context, entry.cta, granule, ASYNC)  # its destination is watched
+    if status == 0 and entry.kind != WORDS:
+        status = check_fenced(context, mbarrier, 1 << entry.lane)
     if status != 0:
         return status
     if entry.kind == WITHIN:
