@@ -239,6 +239,7 @@ class Context(NativeStruct):
     values_count: i64  # whether writes of the stored value race
     # the parties of accesses to shared memory (:mod:`~warpsan.engine.races`), if rows of hazards are kept: per granule,
     write_parties: Ptr[i64]
+    flight_parties: Ptr[i64]  # ... of the cp.async in flight that was the last to write; 0: none
     read_parties: Ptr[i32]  # ... and per element of `readers`, `updaters` and `watchers`, only the number of the record
     update_parties: Ptr[i32]
     watch_parties: Ptr[i32]

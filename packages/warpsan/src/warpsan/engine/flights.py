@@ -24,7 +24,16 @@ from warpsan.engine.layout import (
     SCRATCH_POISON,
 )
 from warpsan.engine.pages import page_of, write_page
-from warpsan.engine.races import in_flight, is_together, mark_party, party_of, race, reader_at, warp_of_party
+from warpsan.engine.races import (
+    in_flight,
+    is_together,
+    mark_landed,
+    mark_party,
+    party_of,
+    race,
+    reader_at,
+    warp_of_party,
+)
 from warpsan.engine.rules import (
     COPIES_READ,
     COPIES_TOGETHER,
@@ -218,11 +227,12 @@ def written_before(
             continue
         actor = actor_of_tag(tag)
         party = context.write_parties[k] if context.write_parties != 0 else 0
+        copy = context.flight_parties[k] if context.write_parties != 0 and flies else 0
         broken = 0
         if flies or comes_before(context, warp, tag) == 0:
             broken = rule
-            if actor < warps and flies:
-                actor = warps + warp_of_party(party)
+            if copy != 0:  # a cp.async
+                actor, party = warps + warp_of_party(copy), copy
         elif proxy and actor < warps and time_of_tag(tag) > vector[context.columns + actor]:
             broken = UNFENCED_READ if rule == READS_WRITTEN else UNFENCED_WRITE
         if broken == 0 or (context.flights_checked != 0 and in_flight(context, actor, time_of_tag(tag))):
@@ -380,11 +390,13 @@ def read_before(context: Context, warp: int, lane: int, cta: int, offset: int, s
 
 def mark_copy(context: Context, cta: int, offset: int, size: int, tag: int, party: int) -> None:
     """A copy of a party writes a range from now on; in the late mode, no access may touch it until the copy has
-    landed. Party -1: the copy that is noted there."""
+    landed. Party -1: the cp.async in flight there."""
     shift = context.granule_shift
     begin, end = offset >> shift, (offset + size - 1 >> shift) + 1
     if party >= 0:
         mark_party(context, context.granules * cta + begin, end - begin, party)
+    else:
+        mark_landed(context, context.granules * cta + begin, end - begin)
     writers = context.writers.at(context.granules * cta)
     for k in range(begin, end):
         writers[k] = tag

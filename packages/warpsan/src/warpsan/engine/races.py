@@ -19,6 +19,8 @@ __all__ = [
     "changed_lanes",
     "in_flight",
     "is_together",
+    "mark_flight",
+    "mark_landed",
     "mark_party",
     "party_of",
     "race",
@@ -56,6 +58,20 @@ def mark_party(context: Context, begin: int, many: int, party: int) -> None:
     """A party has written granules of shared memory, numbered over all CTAs."""
     for k in range(begin, begin + many if context.write_parties != 0 else begin):
         context.write_parties[k] = party
+        context.flight_parties[k] = 0
+
+
+def mark_flight(context: Context, begin: int, many: int, party: int) -> None:
+    """A party copies to granules by cp.async."""
+    for k in range(begin, begin + many if context.write_parties != 0 else begin):
+        context.flight_parties[k] = party
+
+
+def mark_landed(context: Context, begin: int, many: int) -> None:
+    """A cp.async to granules has landed for an mbarrier."""
+    for k in range(begin, begin + many if context.write_parties != 0 else begin):
+        context.write_parties[k] = context.flight_parties[k]
+        context.flight_parties[k] = 0
 
 
 def reader_at(context: Context, place: int) -> int:
@@ -99,10 +115,14 @@ def race(
 
 def changed_lanes(context: Context, mask: int, width: int, memory: int) -> int:
     """The lanes whose write changes the stored value: others are benign in a race. Their offsets in ``memory`` are in
-    the scratch, and the values are those of the current record."""
+    the scratch, and the values are those of the current record.
+
+    Without space for rows, all lanes: the order of a run that reports hazards may be another one, in which a read comes
+    after the write.
+    """
     record = context.current_record
     shape = record.operands[SHAPE] if (record - context.records) >> 6 < context.record_count else 0
-    if shape == 0 or context.values_count != 0:
+    if shape == 0 or context.values_count != 0 or context.hazard_room == 0:
         return mask
     registers = context.registers + context.register_bytes * context.current
     places, changed = context.scratch + SCRATCH_PLACES, 0

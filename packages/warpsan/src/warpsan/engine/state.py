@@ -375,6 +375,7 @@ class State:
         return {
             "pcs": self._keep(np.array([places[k] for k in range(len(places))], np.int32)),
             "write_parties": self._keep(np.zeros(granules, np.int64)),
+            "flight_parties": self._keep(np.zeros(granules, np.int64)),
             "read_parties": self._keep(np.zeros(granules * planes, np.int32)),
             "lane_marks": self._keep(np.zeros(KINDS * granules * LaneMark.byte_size, np.uint8)),
             **self._advice(granules, warps),

@@ -22,7 +22,17 @@ from warpsan.engine.layout import (
 )
 from warpsan.engine.missing import forget_links
 from warpsan.engine.pages import page_of, page_written, write_page
-from warpsan.engine.races import changed_lanes, in_flight, mark_party, party_of, race, reader_at, warp_of_party
+from warpsan.engine.races import (
+    changed_lanes,
+    in_flight,
+    is_together,
+    mark_flight,
+    mark_party,
+    party_of,
+    race,
+    reader_at,
+    warp_of_party,
+)
 from warpsan.engine.rules import (
     COPIES_READ,
     COPIES_UPDATED,
@@ -160,18 +170,18 @@ def writes_before(context: Context, mask: int, width: int, warp: int, cta: int, 
             offset = load64(places + 8 * lane)
             granule = offset >> shift
             for k in range(granule, granule + many):
-                flies = flying[k]
+                flies, copy = flying[k], context.flight_parties[first + k] if context.write_parties != 0 else 1
                 if flies & forbidden and context.flights_checked != 0:
                     status = suspect(context, IN_SHARED, first + k, ASYNC)
                     if status != 0:
                         return status
-                    if flies & IN_FLIGHT:
+                    if flies & IN_FLIGHT and copy != 0 and is_together(context, copy, party_of(context, lane)) == 0:
                         continue
                 tag = writers[k]
                 actor = actor_of_tag(tag)
-                if flies & IN_FLIGHT:  # of cp.async, if not of the tag
-                    if actor < warps:
-                        actor = warps + (warp_of_party(parties[k]) if context.write_parties != 0 else 0)
+                party = parties[k] if context.write_parties != 0 else 0
+                if flies & IN_FLIGHT and copy != 0 and context.flights_checked == 0:  # the last write
+                    actor, party = warps + warp_of_party(copy), copy
                 elif tag == fine:
                     continue
                 elif time_of_tag(tag) <= vector[actor]:
@@ -193,7 +203,6 @@ def writes_before(context: Context, mask: int, width: int, warp: int, cta: int, 
                     counts = changed_lanes(context, mask, width, memory)
                 if counts >> lane & 1 == 0:
                     continue
-                party = parties[k] if context.write_parties != 0 else 0
                 status = race(context, rule, warp, lane, offset, width, actor, time_of_tag(tag), party)
                 if status != 0:
                     return status
@@ -515,7 +524,7 @@ def mark_flying(context: Context, cta: int, mask: int, width: int, flies: int) -
                 mark_bytes(written, offset, width)
             granule = flying.at(offset >> shift)
             if flies:
-                mark_party(context, context.granules * cta + (offset >> shift), many, party_of(context, lane))
+                mark_flight(context, context.granules * cta + (offset >> shift), many, party_of(context, lane))
             for k in range(many):
                 granule[k] = flies
             if offset >> PAGE_SHIFT != last:
