@@ -32,6 +32,7 @@ from warpsan.engine.watch.undefined_global import (
 )
 from warpsan.host.memory import LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS
 from warpsan.ptx.ir import Instruction
+from warpsan.semantics.global_marks import check_global
 from warpsan.semantics.homes import keep_in_buffer
 from warpsan.semantics.shared_marks import check_read, check_write
 
@@ -260,7 +261,7 @@ def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, st
     track_unwritten_global = (
         asm.track_unwritten_global and does in _UNDEFINED and not (instruction.opcode == "wmma" and does == "load")
     )
-    shift = granule_of(asm.entry, ("shared",)).bit_length() - 1
+    shift, global_shift = (granule_of(asm.entry, (space,)).bit_length() - 1 for space in ("shared", "global"))
 
     def check(present: Any, code: OperationCode, space: str, places: Lanes) -> Any:
         b = code.builder
@@ -270,7 +271,11 @@ def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, st
                 status = code.call(_STRONG[does], context, mask, present, WORD64(width), code.operand(3))
             else:
                 function = watch.read_constant if constant else _GLOBAL[does]
-                status = code.call(function, context, mask, present, WORD64(width))
+                if constant or does not in ("load", "store"):
+                    status = code.call(function, context, mask, present, WORD64(width))
+                else:
+                    writes = does == "store"
+                    status = check_global(code, function, present, places, width, global_shift, writes=writes)
             if not track_unwritten_global:
                 return status
             with b.if_then(b.icmp_signed("!=", status, WORD64(layout.DONE)), likely=False):
@@ -302,7 +307,9 @@ def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, st
         place.in_space(code, place.put(code), partial(check, present))
 
     kind = f"{'.copy' * copies}{'.nc' * constant}{'.strong' * (strong >= 0)}{'.undefined' * track_unwritten_global}"
-    asm.record(NativeOperation(f"watch.{does}{kind}.{shift}.{place.name}", build), [*place.operands, strong])
+    asm.record(
+        NativeOperation(f"watch.{does}{kind}.{shift}.{global_shift}.{place.name}", build), [*place.operands, strong]
+    )
 
 
 _DOES = {

@@ -10,6 +10,7 @@ These checks do not report. A possible hazard ends the native run or is noted (:
 """
 
 from warpsan.engine.watch.global_memory import (
+    plain_tag,
     read_constant,
     read_global,
     read_pieces,
@@ -43,6 +44,7 @@ __all__ = [
     "look_before_write",
     "mark_pages",
     "mark_written",
+    "plain_tag",
     "read_constant",
     "read_followed",
     "read_global",
