@@ -71,6 +71,19 @@ def test_warps_of_a_block_need_a_barrier():
     assert kinds(body.format("")) == ["race"]
 
 
+@pytest.mark.parametrize(("first", "then"), [("st", "st"), ("st", "ld"), ("ld", "st")])
+def test_branches_of_a_warp_need_a_barrier(first, then):
+    """Each half of the warp accesses the same 64 bytes, side by side."""
+    words = {"st": "st.global.u32 [%rd4], %r3;", "ld": "ld.global.u32 %r4, [%rd4];"}
+    body = (
+        "and.b32 %r5, %r0, 15; mul.wide.u32 %rd2, %r5, 4; add.u64 %rd4, %rd1, %rd2; setp.lt.u32 %p1, %r0, 16;\n"
+        f"@%p1 bra LOW;\n{words[then]}\nbra JOIN;\nLOW: {words[first]}\nJOIN: bar.warp.sync -1;\n{{}}"
+    )
+    assert set(kinds(body.format(""), grid=1, threads=32)) == {"lane-race"}
+    apart = body.replace("LOW: ", "LOW: add.u64 %rd4, %rd4, 64;\n")
+    assert kinds(apart.format(words[then]), grid=1, threads=32) == []
+
+
 def test_atomics_do_not_race_with_each_other():
     reported, data, _ = hazards("atom.global.add.u32 %r4, [%rd1], 1;")
     assert reported == []

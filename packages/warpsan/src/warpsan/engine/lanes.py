@@ -256,6 +256,10 @@ class Lanes:
         word = self.builder.bitcast(self.value, ir.IntType(self.count))
         return self.builder.icmp_unsigned("!=", word, ir.Constant(word.type, 0))
 
+    def all(self) -> Any:
+        """Whether a predicate holds in every lane, as an LLVM ``i1``."""
+        return self.builder.not_((~self).any())
+
     def shuffled(self, order: Sequence[int], other: Lanes | None = None) -> Lanes:
         """Elements of this value, followed by those of another, in a given order."""
         mask = ir.Constant(ir.VectorType(WORD32, len(order)), [ir.Constant(WORD32, place) for place in order])

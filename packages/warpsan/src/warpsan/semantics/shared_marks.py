@@ -18,11 +18,11 @@ from llvmlite import ir
 
 from warpsan.engine import layout, watch
 from warpsan.engine.clocks import lanes_there
-from warpsan.engine.lanes import WORD32, WORD64, Lanes, llvm_type, where
+from warpsan.engine.lanes import WORD32, WORD64, Lanes, llvm_type
 from warpsan.engine.layout import PAGE_SHIFT, WARP
 from warpsan.engine.operation import OperationCode
 from warpsan.engine.watch.shared_memory import OF_BYTES, OF_PARTIAL_READS, OF_READS, OF_WRITES
-from warpsan.semantics.spans import SPAN, Span
+from warpsan.semantics.spans import SPAN, Span, extent_of
 
 __all__ = ["check_read", "check_write"]
 
@@ -59,7 +59,8 @@ class SharedMarks:
         Bytes of each lane; binary logarithm of the bytes of a granule.
     offsets, bits : llvmlite.ir.Value
         Pointers to the offsets, and to the lane whose access it is as a bit, 32 of each.
-    span : Span
+    spans : pair of Span
+        That of all lanes side by side, and that of other accesses.
     """
 
     code: OperationCode
@@ -71,25 +72,31 @@ class SharedMarks:
     shift: int
     offsets: Any
     bits: Any
-    span: Span
+    spans: tuple[Span, Span]
 
     @classmethod
     def of(cls, code: OperationCode, cta: Any, places: Lanes, width: int, shift: int) -> SharedMarks:
         """The access of the active lanes."""
-        b, active = code.builder, code.active
-        low = where(active, places, places.like((1 << 62) - 1)).reduced("smin")
-        high = where(active, places, places.like(-(1 << 62))).reduced("smax")
-        lanes = code.constant("u32", 0).each("u32", [1 << lane for lane in range(WARP)])
-        lowest = where(active & (places == code.spread(low, "s64")), lanes, 0).reduced("umax")
-        places, bits = where(active, places, code.spread(low, "s64")), where(active, lanes, code.spread(lowest, "u32"))
+        b = code.builder
+        extent = extent_of(code, places, width, [(shift, SPAN)], lambda high, shift: code.context("granules"))
         rows = []
-        for row in (places, bits):
+        for row in (extent.places, extent.lanes):
             with b.goto_entry_block():
                 rows.append(b.alloca(row.value.type))
             rows[-1].align = 64
             b.store(row.value, rows[-1], align=64)
-        span = Span.of(code, places, low, high, max(width >> shift, 1), shift)
-        return cls(code, cta, places, low, high, width, shift, rows[0], rows[1], span)
+        return cls(
+            code,
+            cta,
+            extent.places,
+            extent.low,
+            extent.high,
+            width,
+            shift,
+            rows[0],
+            rows[1],
+            (extent.rows[0], extent.spans[0]),
+        )
 
     @property
     def many(self) -> int:
@@ -125,14 +132,14 @@ class SharedMarks:
         code, b = self.code, self.code.builder
         now = b.trunc(self._word_of("clocks", code.context("current")), WORD32)
         plane = code.pointer("current_plane")
-        with b.if_else(self.span.holds) as (close, wide):
-            with close:
-                self.span.store(plane, code.spread(now, "u32", SPAN))
-            with wide:
-                value, granules = code.spread(now, "u32", self.many).value, self.places >> self.shift
-                for lane in range(WARP):
-                    granule = b.extract_element(granules.value, WORD32(lane))
-                    b.store(value, self._pointer(plane, granule, "u32"), align=4)
+
+        def wide() -> None:
+            value, granules = code.spread(now, "u32", self.many).value, self.places >> self.shift
+            for lane in range(WARP):
+                granule = b.extract_element(granules.value, WORD32(lane))
+                b.store(value, self._pointer(plane, granule, "u32"), align=4)
+
+        self._in_span(lambda span: span.store(plane, span.spread(now, "u32")), wide)
 
     def write(self, present: Any) -> Any:
         """Check and mark writes. Returns a status."""
@@ -164,14 +171,19 @@ class SharedMarks:
         # A granule that several lanes write at one time comes after none of them.
         again = self._if(apart, lambda: self._any(lambda at, bit: self._at(writers, at, "s64") == tag))
         common = code.spread(b.trunc(there, WORD32), "u32", self.many)
-        with b.if_then(b.not_(again)), b.if_else(b.and_(self.span.holds, b.not_(apart))) as (close, wide):
-            with close:
-                self.span.store(writers, code.spread(b.extract_element(tag.value, WORD32(0)), "s64", SPAN))
-                self.span.store(masks, code.spread(b.trunc(there, WORD32), "u32", SPAN))
-            with wide, self._each_lane() as (granule, bit):
+
+        def close(span: Span) -> None:
+            span.store(writers, span.spread(b.extract_element(tag.value, WORD32(0)), "s64"))
+            span.store(masks, span.spread(b.trunc(there, WORD32), "u32"))
+
+        def wide() -> None:
+            with self._each_lane() as (granule, bit):
                 b.store(tag.value, self._pointer(writers, granule, "s64"), align=8)
                 lanes = b.select(apart, code.spread(bit, "u32", self.many).value, common.value)
                 b.store(lanes, self._pointer(masks, granule, "u32"), align=4)
+
+        with b.if_then(b.not_(again)):
+            self._in_span(close, wide, b.not_(apart))
         alone = functools.partial(code.spread, type_="u32", count=self.many)
         several = self._if(apart, lambda: self._any(lambda at, bit: self._at(masks, at, "u32") != alone(bit)))
         page = b.ashr(self.low, WORD64(PAGE_SHIFT))
@@ -183,7 +195,10 @@ class SharedMarks:
                 code.call(watch.mark_written, self._context, self.cta, mask, there, WORD64(self.width))
             with together:
                 number = (self.places >> PAGE_SHIFT) - code.spread(page, "s64")
-                pages = (number.like(1) << (number & 63)).reduced("or")
+                pages = self._in_span(
+                    lambda _: b.or_(WORD64(1), b.shl(WORD64(1), b.sub(b.ashr(self.high, WORD64(PAGE_SHIFT)), page))),
+                    lambda: (number.like(1) << (number & 63)).reduced("or"),
+                )
                 code.call(watch.mark_pages, self._context, self.cta, page, pages, warp, now)
 
     # ---- tests of all granules, i1 ----------------------------------------------------------------------------------
@@ -206,7 +221,7 @@ class SharedMarks:
     def _are_written(self) -> Any:
         """Whether all bytes have been written."""
         written = self._of_cta("written", 1, "written_bytes")
-        return self._in_span(lambda: self.span.has_bytes(written), lambda: self._has_bytes(written))
+        return self._in_span(lambda span: span.has_bytes(written), lambda: self._has_bytes(written))
 
     def _has_bytes(self, written: Any) -> Any:
         code, b = self.code, self.code.builder
@@ -222,37 +237,46 @@ class SharedMarks:
         """Whether all writes come before: those of all other warps, or of lanes of the current one that the lane comes
         after."""
         warp = self.code.context("current")
-        actor = self.code.spread(warp, "s64", self.many)
         words, floor = ("writers", "write_masks"), self._word_of("floors", warp)
-        return self._tags_before(words, floor, lambda tag, contains: ((tag & 0xFFFF) == actor) & contains)
+        return self._tags_before(words, floor, lambda own, contains: own & contains)
 
     def _partial_reads_before(self) -> Any:
         """Whether no lane writes bytes that other lanes of its warp have read without it."""
         code, b = self.code, self.code.builder
         warp = code.context("current")
         met = self._word_of("vectors", b.mul(b.add(code.context("actors"), WORD64(1)), warp))
-        actor = code.spread(warp, "s64", self.many)
         words = "partial_tags", "partial_masks"
-        return self._tags_before(words, met, lambda tag, contains: ((tag & 0xFFFF) != actor) | contains)
+        return self._tags_before(words, met, lambda own, contains: ~own | contains)
 
     def _tags_before(self, words: tuple[str, str], time: Any, fine: Callable[[Lanes, Lanes], Lanes]) -> Any:
-        """Whether all tags have times up to a given one, or are ``fine``, given whether their mask contains the
-        lane."""
+        """Whether all tags have times up to a given one, or are ``fine``, given whether they are the current warp's,
+        and whether their mask contains the lane."""
         code, b = self.code, self.code.builder
         highest = b.or_(b.shl(time, WORD64(16)), WORD64(0xFFFF))
         limit = code.spread(highest, "s64", self.many)
         tags, masks = self._of_cta(words[0], 8), self._of_cta(words[1], 4)
 
+        warp = code.context("current")
+
+        def before(tag: Lanes, mask: Lanes, lanes: Lanes) -> Lanes:
+            """Whether tags are up to the time or fine for all of these lanes, as bits."""
+            own = (tag & 0xFFFF) == code.spread(warp, "s64", tag.count)
+            return (tag <= code.spread(highest, "s64", tag.count)) | fine(own, (mask & lanes) == lanes)
+
         def late(granule: Any, bit: Any) -> Lanes:
-            tag = self._at(tags, granule, "s64")
-            contains = (self._at(masks, granule, "u32") & code.spread(bit, "u32", self.many)) != 0
-            return ~((tag <= limit) | fine(tag, contains))
+            lanes = code.spread(bit, "u32", self.many)
+            return ~before(self._at(tags, granule, "s64"), self._at(masks, granule, "u32"), lanes)
+
+        def all_before(span: Span) -> Any:
+            lanes = span.spread(code.mask, "u32")
+            return b.not_(span.any(~before(span.load(tags, "s64"), span.load(masks, "u32"), lanes)))
 
         later = self._in_span(
-            lambda: self.span.any(self.span.load(tags, "s64") > code.spread(highest, "s64", SPAN)),
+            lambda span: span.any(span.load(tags, "s64") > span.spread(highest, "s64")),
             lambda: self._any(lambda granule, _: self._at(tags, granule, "s64") > limit),
         )
-        return self._choose(later, lambda: b.not_(self._any(late)), ir.IntType(1)(1))
+        late_any = self._if(later, lambda: b.not_(self._in_span(all_before, lambda: ir.IntType(1)(0))))
+        return self._choose(late_any, lambda: b.not_(self._any(late)), ir.IntType(1)(1))
 
     def _reads_before(self) -> Any:
         """Whether all reads by other warps come before."""
@@ -268,7 +292,7 @@ class SharedMarks:
                 place = b.mul(b.mul(code.context("granules"), b.add(first, other)), WORD64(4))
                 plane, limit = code.at(code.pointer("readers"), place), code.spread(met, "s64", self.many)
                 later = self._in_span(
-                    lambda: self.span.any(self.span.load(plane, "s32").to("s64") > code.spread(met, "s64", SPAN)),
+                    lambda span: span.any(span.load(plane, "s32").to("s64") > span.spread(met, "s64")),
                     lambda: self._any(lambda granule, _: self._at(plane, granule, "s32").to("s64") > limit),
                 )
                 late.set(late.get() | code.spread(b.zext(later, WORD32), "u32", 1))
@@ -300,18 +324,24 @@ class SharedMarks:
         vector = llvm_type(type_, self.many)
         return self.code.load(self._pointer(base, granule, type_), type_, self.many, vector.element.width // 8)
 
-    def _in_span(self, close: Callable[[], Any], wide: Callable[[], Any]) -> Any:
-        """A value, an ``i1``, that is computed in vectors if the access lies in a span."""
-        b = self.code.builder
-        with b.if_else(self.span.holds) as (then, otherwise):
-            with then:
-                one, after_one = close(), b.block
-            with otherwise:
-                other, after_other = wide(), b.block
-        result = b.phi(one.type)
-        result.add_incoming(one, after_one)
-        result.add_incoming(other, after_other)
-        return result
+    def _in_span(self, close: Callable[[Span], Any], wide: Callable[[], Any], may: Any = None) -> Any:
+        """A value, or None, that is computed in vectors if a span holds the access, and ``may`` holds."""
+        b, (row, other) = self.code.builder, self.spans
+
+        def either(span: Span, otherwise: Callable[[], Any]) -> Any:
+            with b.if_else(span.holds if may is None else b.and_(span.holds, may)) as (then, rest):
+                with then:
+                    one, after_one = close(span), b.block
+                with rest:
+                    two, after_two = otherwise(), b.block
+            if one is None:
+                return None
+            result = b.phi(one.type)
+            result.add_incoming(one, after_one)
+            result.add_incoming(two, after_two)
+            return result
+
+        return either(row, lambda: either(other, wide))
 
     def _if(self, condition: Any, test: Callable[[], Any]) -> Any:
         """Whether a condition and a test hold, an ``i1``."""

@@ -33,6 +33,7 @@ from warpsan.engine.watch.undefined_global import (
 )
 from warpsan.host.memory import LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS
 from warpsan.ptx.ir import Instruction
+from warpsan.semantics.global_marks import check_global
 from warpsan.semantics.homes import keep_in_buffer
 from warpsan.semantics.shared_marks import check_read, check_write
 
@@ -258,7 +259,7 @@ def _check(
     track_unwritten_global = (
         asm.track_unwritten_global and does in _UNDEFINED and not (instruction.opcode == "wmma" and does == "load")
     )
-    shift = granule_of(asm.entry, ("shared",)).bit_length() - 1
+    shift, global_shift = (granule_of(asm.entry, (space,)).bit_length() - 1 for space in ("shared", "global"))
 
     def check(present: Any, code: OperationCode, space: str, places: Lanes) -> Any:
         b = code.builder
@@ -268,7 +269,11 @@ def _check(
                 status = code.call(_STRONG[does], context, mask, present, WORD64(width), code.operand(3))
             else:
                 function = watch.read_constant if constant else _GLOBAL[does]
-                status = code.call(function, context, mask, present, WORD64(width))
+                if constant or does not in ("load", "store"):
+                    status = code.call(function, context, mask, present, WORD64(width))
+                else:
+                    writes = does == "store"
+                    status = check_global(code, function, present, places, width, global_shift, writes=writes)
             if not track_unwritten_global:
                 return status
             with b.if_then(b.icmp_signed("!=", status, WORD64(layout.DONE)), likely=False):
@@ -314,7 +319,7 @@ def _check(
     operands = [*place.operands, strong, *rows]
     if does == "store":
         operands += [0] * (SHAPE - len(operands)) + [element | len(rows) << 8]
-    asm.record(NativeOperation(f"watch.{does}{kind}.{shift}.{place.name}", build), operands)
+    asm.record(NativeOperation(f"watch.{does}{kind}.{shift}.{global_shift}.{place.name}", build), operands)
 
 
 _DOES = {

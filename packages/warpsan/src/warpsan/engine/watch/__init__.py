@@ -11,6 +11,7 @@ which the checks of :mod:`warpsan.checks` decide; they may be false, but none ma
 """
 
 from warpsan.engine.watch.global_memory import (
+    plain_tag,
     read_constant,
     read_global,
     read_pieces,
@@ -46,6 +47,7 @@ __all__ = [
     "look_before_write",
     "mark_pages",
     "mark_written",
+    "plain_tag",
     "read_constant",
     "read_followed",
     "read_global",

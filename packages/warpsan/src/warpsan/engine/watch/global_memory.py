@@ -28,6 +28,7 @@ from warpsan.engine.watch.scopes import keep_scope, relation_of, scope_at
 from warpsan.engine.words import load64
 
 __all__ = [
+    "plain_tag",
     "read_constant",
     "read_global",
     "read_pieces",
@@ -127,6 +128,15 @@ def written_nearby(context: Context, begin: int, end: int) -> int:
     return 0
 
 
+def plain_tag(context: Context) -> int:
+    """The tag of the current warp's access, if marks of reads and writes alone decide about plain accesses; or 0."""
+    if context.strict != 0 or context.read_tag != 0 or context.prerequisites != 0:
+        return 0
+    if context.global_strong != 0 or context.global_watched != 0 or context.chains != 0:
+        return 0
+    return own_tag(context)
+
+
 def read_constant(context: Context, mask: int, present: int, width: int) -> int:
     """Lanes read global memory that the kernel does not write, through a cache that is not coherent; as
     :func:`read_global`."""
@@ -170,6 +180,7 @@ def read_pieces(context: Context, mask: int, present: int, width: int, issuer: i
         mine = own_tag(context)
     warp = context.current
     met = context.vectors[(context.actors + 1) * warp]
+    last = -1
     for number in range(32):
         if mask >> number & 1:
             offset, lane = load64(places + 8 * number), number if issuer < 0 else issuer
@@ -182,7 +193,10 @@ def read_pieces(context: Context, mask: int, present: int, width: int, issuer: i
                     status = suspect(context, IN_GLOBAL, k, RACE) if race else 0
                     if status != 0:
                         return status
-            place, masks = readers.at(offset >> READ_SHIFT), read_masks.at(offset >> READ_SHIFT)
+            if offset >> READ_SHIFT == last and there != 0:  # the lane before has marked it
+                continue
+            last = offset >> READ_SHIFT
+            place, masks = readers.at(last), read_masks.at(last)
             before = place[0]
             if cta_of_tag(before) == cta_of_tag(mine) and warp_of_tag(before) == warp_of_tag(mine):
                 lanes, time = masks[0], global_time(before)
