@@ -165,10 +165,7 @@ PLANTED = (
         [("ptx::cp_async_wait_group<1>();", "")],
         hazard="async",
     ),
-    Planted(
-        *("no barrier before the results", TILES, [("__syncthreads();  // the results", "// the results")]),
-        hazard="race",
-    ),
+    Planted("no barrier at the end", TILES, [("__syncthreads();  // the results", "// the results")], hazard="race"),
     Planted("no barrier of dK and dV", TILES, [("__syncwarp();  // dV", "// dV")], hazard="lane-race"),
 )
 

@@ -41,7 +41,7 @@ def test_the_former_name_of_features_still_works() -> None:
     assert "does not take sinks" in str(written.why_not(Problem(1, 1, 8, 32, sinks=True)))
 
 
-GRADIENTS = ("flash_backward_two_pass",)
+GRADIENTS = ("flash_backward_two_pass", "flash_backward")
 ORDER = (
     *("scalar", "cublas", "wmma", "cp_async", "warp_specialized", "flash"),
     *("fp8_simulated", "fp8", "hopper", "hopper_fp8", "triton_flash"),

@@ -12,7 +12,7 @@ from sdpalab.kernels.flash_backward_two_pass import (
     backward_supports,
     delta_launch,
 )
-from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, Knob
+from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, Knob, Numerics
 from sdpalab.kernels.ladder import reject_oversized, reject_unlisted, window_macros
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan
 from sdpalab.problem import Problem
@@ -105,6 +105,10 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
     return LaunchPlan(buffers, (delta_launch(problem), gradients, convert))
 
 
+def _numerics(config: Config) -> Numerics:
+    return Numerics(unordered=() if config["DETERMINISTIC"] else ("dq",))
+
+
 _DEFAULT = Config(STREAM=0, DO_STAGES=0, DETERMINISTIC=0)
 
 FLASH_BACKWARD = CudaKernel(
@@ -120,6 +124,7 @@ FLASH_BACKWARD = CudaKernel(
     ),
     supports=_supports,
     reject=_reject,
+    numerics=_numerics,
     limits=MISSION_LIMITS.but(
         registers=255,
         shared_bytes=MAX_SHARED_BYTES,
