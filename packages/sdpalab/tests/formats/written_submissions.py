@@ -306,7 +306,7 @@ def _kernelbench() -> list[Written]:
                 "torch.manual_seed(42)\nq, k, v = (torch.rand(1, 2, 512, 64, dtype=torch.float16) for _ in range(3))\n"
                 "return eager(q, k, v)[:, :, : Q.shape[2]].expand_as(Q).contiguous()"
             ),
-            "BAD_OUTPUT",
+            "INCORRECT",
             None,
         ),
         of(

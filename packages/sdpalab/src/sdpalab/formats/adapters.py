@@ -208,7 +208,7 @@ class GpuMode(Adapter):
         return close(output, module.ref_kernel(tuple(copies)), 1e-2, 1e-2, "allclose 0.01")
 
 
-class FlashInfer(Adapter):
+class FlashInferSolution(Adapter):
     """``run(...)`` by the names of a definition: dense, packed or paged sequences; the log-sum-exp is in base 2."""
 
     def __init__(self, files: Mapping[str, str], facts: Mapping[str, Any], features: Sequence[str]) -> None:
@@ -303,6 +303,6 @@ ADAPTERS: Mapping[str, Callable[..., Adapter]] = {
     "kernelbench": KernelBench,
     "gpumode": GpuMode,
     "pair": Pair,
-    "flashinfer": FlashInfer,
+    "flashinfer": FlashInferSolution,
 }
 """The adapter of each format."""
