@@ -27,6 +27,7 @@ from sdpalab.kernels.kernel import Kernel, Numerics
 from sdpalab.kernels.registry import KERNELS, load_kernel, needs
 from sdpalab.problem import MISSION, TWELVE_CASES, Problem
 from sdpalab.run.simulated import SimulatedExecutor
+from sdpalab.scoring import TASKS
 
 __all__ = ["PACKAGES", "run"]
 
@@ -42,6 +43,7 @@ SHAPES = (
     Problem(1, 3, 192, 64),
 )
 EDGES = (Problem(1, 1, 1, 64), Problem(1, 2, 2, 32), Problem(1, 2, 17, 64, seq_kv=1), Problem(1, 1, 5, 64, seq_kv=640))
+MOST_GRADIENT_SCORES = 1 << 17
 LONG = (MISSION, MISSION.with_(heads=2, seq_q=500), Problem(1, 1, 1024, 64))
 SIMULATED = (Problem(1, 1, 64, 64), Problem(1, 1, 33, 64, causal=True))
 """Problems that the simulator runs in 1 s to 2 s."""
@@ -58,6 +60,13 @@ def correct_inputs() -> Iterator[tuple[Problem, str, int]]:
         for shape in (*EDGES, *LONG):
             yield shape.with_(dtype=dtype, causal=causal), "normal", 0
     yield from ((problem, "normal", seed) for problem, seed in TWELVE_CASES if problem != MISSION)
+
+
+def gradient_inputs() -> Iterator[tuple[Problem, str, int]]:
+    """(problem, kind, seed) of backward problems, each kind on two shapes in each variant."""
+    for problem, kind, seed in correct_inputs():
+        if problem.scores <= MOST_GRADIENT_SCORES:
+            yield problem.with_(task="backward"), kind, seed
 
 
 def worse_inputs() -> Iterator[tuple[Problem, str, int]]:
@@ -90,10 +99,10 @@ class Simulated:
         return self.kernel.numerics_of()
 
     def outputs(self, problem: Problem, inputs: Inputs) -> tuple[Any, Any]:
-        """The output, and the log-sum-exp if it writes one."""
-        plan = self.kernel.launch_plan(problem, lse=self.kernel.lse)
+        """The outputs by name, and the log-sum-exp if it writes one."""
+        plan = self.kernel.launch_plan(problem, lse=self.kernel.lse and not problem.backward)
         outputs = SimulatedExecutor(self.kernel.default_arch, checks=()).run(plan, inputs.arrays).outputs
-        return outputs["o"], outputs.get("lse")
+        return {name: outputs[name] for name in problem.outputs}, outputs.get("lse")
 
 
 class Implementation(Protocol):
@@ -202,11 +211,19 @@ def run(say: Say) -> CampaignResult:
     torch.set_num_threads(1)
     calibration = Calibration()
     calibration.hold((*implementations.CORRECT, *implementations.DECLARED_LESS), correct_inputs())
+    calibration.hold(implementations.GRADIENTS, gradient_inputs())
+    say(f"gradients: {len(calibration.alarms)} false alarms so far")
     built = [*(KERNELS[name] for name in KERNELS if needs(name) is None), load_kernel(str(ROOT / TRITON_KERNEL))]
     for kernel in built:
         assert isinstance(kernel, Kernel)
-        dtypes = [dtype for dtype in ("float16", "bfloat16") if not kernel.why_not(SIMULATED[0].with_(dtype=dtype))]
-        cases = ((p.with_(dtype=dtype), kind, 0) for p in SIMULATED for dtype in dtypes for kind in INPUT_KINDS)
+        cases = (
+            (p.with_(dtype=dtype, task=task), kind, 0)
+            for p in SIMULATED
+            for task in TASKS
+            for dtype in ("float16", "bfloat16")
+            if not kernel.why_not(p.with_(dtype=dtype, task=task))
+            for kind in INPUT_KINDS
+        )
         calibration.hold([Simulated(kernel)], cases)
         say(f"{kernel.name}: {len(calibration.alarms)} false alarms so far")
     calibration.hold_worse(implementations.WORSE, worse_inputs())

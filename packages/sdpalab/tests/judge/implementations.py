@@ -7,6 +7,7 @@ a limit a rounding too many is. Arrays are float16 or bfloat16 throughout.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import torch
+from gradient_candidates import eager, sdpa
 from tiled_attention import (
     FLOAT8,
     Rounding,
@@ -27,16 +29,19 @@ from tiled_attention import (
     tree,
     two_pass,
 )
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from sdpalab.bugs.backward import TiledBackward, altered
 from sdpalab.inputs import Inputs
+from sdpalab.judge.parameters import arguments
 from sdpalab.judge.rule.numerics import UNDECLARED, on_architecture
-from sdpalab.judge.tensors import from_torch, to_torch
+from sdpalab.judge.tensors import extra_tensor, from_torch, to_torch
 from sdpalab.judge.torch_backends import Backend, backend_output
 from sdpalab.kernels.kernel import Numerics, Quantisation
 from sdpalab.problem import Problem
 
 Array = npt.NDArray[Any]
-Compute = Callable[[Problem, Inputs], Array]
+Compute = Callable[[Problem, Inputs], "Array | dict[str, Array]"]
 
 
 @dataclass(frozen=True)
@@ -200,3 +205,70 @@ WORSE: tuple[Implementation, ...] = (
     Implementation("Q, K, V in float8", partial(online_float8, rows=64, rounding=Rounding())),
 )
 """Arithmetic of fewer bits that is not declared: held to what a kernel of the problem's dtype declares."""
+
+
+def by_autograd(
+    function: Callable[..., Any], problem: Problem, inputs: Inputs, backend: Any = None
+) -> dict[str, Array]:
+    """The gradients of a function by torch's autograd, with one of torch's own backends if the function uses it."""
+    leaves = [to_torch(array.copy()).requires_grad_() for array in inputs.qkv]
+    with sdpa_kernel(backend) if backend else nullcontext():
+        out = function(*leaves, **arguments(function, problem, {}))
+        assert inputs.do is not None
+        gradients = torch.autograd.grad(out, leaves, to_torch(inputs.do.copy()))
+    return {name: from_torch(each) for name, each in zip(("dq", "dk", "dv"), gradients, strict=True)}
+
+
+def tiled(problem: Problem, inputs: Inputs, *, wide: bool = False, **steps: Any) -> dict[str, Array]:
+    """The catalogue's right backward pass with other tiles, orders or roundings."""
+    tensors = {name: extra_tensor(array.copy()) for name, array in inputs.arrays.items()}
+    if wide:
+        tensors = {name: each.double() if each.is_floating_point() else each for name, each in tensors.items()}
+    q, k, v = (tensors.pop(name) for name in "qkv")
+    function = altered(**steps)
+    results = function(q, k, v, **arguments(function, problem, tensors))
+    return {name: from_torch(each.to(_dtype(problem))) for name, each in zip(problem.outputs, results, strict=True)}
+
+
+EVERY_HEAD = Numerics(partial_rows=1 << 20)
+"""dK and dV of each query head are rounded before the sum over the group, as in FlashAttention-2."""
+FLOAT32 = Numerics(probabilities="float32", score_gradients="float32")
+
+GRADIENTS: tuple[Implementation, ...] = (
+    Implementation("backward: torch flash", partial(by_autograd, sdpa, backend=SDPBackend.FLASH_ATTENTION)),
+    Implementation("backward: torch math", partial(by_autograd, sdpa, backend=SDPBackend.MATH)),
+    Implementation("backward: autograd of a softmax", partial(by_autograd, eager)),
+    Implementation("backward: float64, rounded once", partial(tiled, wide=True), FLOAT32),
+    Implementation("backward: P and dS in float32", partial(tiled, rounded=lambda self, weights: weights), FLOAT32),
+    *(
+        Implementation(
+            f"backward: tiles of {rows} queries and {keys} keys", partial(tiled, row_tile=rows, tile=keys), Numerics()
+        )
+        for rows, keys in ((16, 16), (64, 128), (128, 64), (1, 256))
+    ),
+    Implementation(
+        "backward: tiles in reverse",
+        partial(
+            tiled,
+            starts=lambda self, seq_kv: range(0, seq_kv, self.tile)[::-1],
+            row_starts=lambda self, first_key, seq_q: range(0, seq_q, self.row_tile)[::-1],
+        ),
+        Numerics(),
+    ),
+    Implementation(
+        "backward: delta from P and dP",
+        partial(
+            tiled,
+            tile=1 << 20,
+            score_gradient=lambda self, p, dp, delta: p * (dp - (p * dp).sum(-1, keepdim=True)),
+        ),
+        Numerics(),
+    ),
+    Implementation(
+        "backward: 16 bits for each query head",
+        partial(tiled, of_group=lambda self, heads, group: TiledBackward.of_group(self, self.rounded(heads), group)),
+        EVERY_HEAD,
+        ("huge",),
+    ),
+)
+"""Right gradients: torch's own, and explicit ones with other tiles, orders and roundings."""

@@ -13,7 +13,16 @@ from sdpalab.inputs.visibility import visible_keys
 from sdpalab.problem import Problem
 from warpsan.numerics import LOG2_E, Ring
 
-__all__ = ["SEED", "RingComparison", "compare", "drawn", "expected_factor"]
+__all__ = [
+    "SEED",
+    "RingComparison",
+    "compare",
+    "drawn",
+    "expected_factor",
+    "scores",
+    "seen_keys",
+    "weights",
+]
 
 Array = npt.NDArray[Any]
 SEED = 0
@@ -47,6 +56,8 @@ class RingComparison:
     first: tuple[int, int, int, int] | None
     left_out: int
     lse_unequal: int | None
+    output: str = "o"
+    """Name of the output with the first element that differs."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +101,13 @@ def compare(ring: Ring, problem: Problem, inputs: dict[str, Array], out: Array, 
         Words that the kernel wrote, of the problem's dtype and float32.
     """
     codes, known = ring.decoded(out)
-    seen = _seen(problem)
-    scores = _scores(ring, problem, inputs)
+    seen = seen_keys(problem)
+    products = scores(ring, problem, inputs)
     values = np.repeat(inputs["v"] % ring.prime, problem.group, axis=1)
 
     def wrong(factor: int, rows: slice = slice(None)) -> tuple[Array, Array]:
         """Masks of the elements that differ and of the rows that are left out."""
-        attention = _attention(ring, scores[:, :, rows], values, seen[:, :, rows], factor)
+        attention = _attention(ring, products[:, :, rows], values, seen[:, :, rows], factor)
         left_out = (attention.sums == 0) & seen[:, :, rows].any(axis=3)
         differs = (codes[:, :, rows] % ring.prime != attention.out) | ~known[:, :, rows]
         return differs & ~left_out[..., None], left_out
@@ -110,7 +121,7 @@ def compare(ring: Ring, problem: Problem, inputs: dict[str, Array], out: Array, 
         if other is not None and not wrong(other)[0].any():
             factor, (unequal, left_out) = other, wrong(other)
     places = np.argwhere(unequal)
-    sums = _attention(ring, scores, values, seen, factor).sums
+    sums = _attention(ring, products, values, seen, factor).sums
     return RingComparison(
         factor,
         int(unequal.size - left_out.sum() * problem.dim_v),
@@ -121,7 +132,7 @@ def compare(ring: Ring, problem: Problem, inputs: dict[str, Array], out: Array, 
     )
 
 
-def _seen(problem: Problem) -> Array:
+def seen_keys(problem: Problem) -> Array:
     """Mask of the keys that each row sees, [B, 1, Sq, Skv]: all heads of a batch entry have the same mask."""
     rows = np.arange(problem.seq_q)
     entries = [visible_keys(rows, problem.seq_kv, head=(b, 0), **problem.scoring) for b in range(problem.batch)]
@@ -129,19 +140,25 @@ def _seen(problem: Problem) -> Array:
     return seen
 
 
-def _scores(ring: Ring, problem: Problem, inputs: dict[str, Array]) -> Array:
+def scores(ring: Ring, problem: Problem, inputs: dict[str, Array]) -> Array:
     """Q K^T mod p - 1, [B, H, Sq, Skv]."""
     keys = np.repeat(inputs["k"] % ring.order, problem.group, axis=1)
     product: Array = np.matmul(inputs["q"] % ring.order, keys.swapaxes(2, 3)) % ring.order
     return product
 
 
-def _attention(ring: Ring, scores: Array, values: Array, seen: Array, factor: int) -> _Attention:
+def weights(ring: Ring, products: Array, seen: Array, factor: int) -> Array:
+    """g^(factor * score) mod p, 0 for hidden keys, [B, H, rows, Skv]."""
+    powers: Array = (ring.powers.astype(np.int64) % ring.prime)[products * factor % ring.order] * seen
+    return powers
+
+
+def _attention(ring: Ring, products: Array, values: Array, seen: Array, factor: int) -> _Attention:
     """O = sum of g^(factor * score) V over the visible keys, divided by the sum of g^(factor * score)."""
-    weights = (ring.powers.astype(np.int64) % ring.prime)[scores * factor % ring.order] * seen
-    sums = weights.sum(axis=3) % ring.prime
+    weight = weights(ring, products, seen, factor)
+    sums = weight.sum(axis=3) % ring.prime
     inverses = ring.inverses[0].astype(np.int64)[sums] % ring.prime
-    out = np.matmul(weights, values) % ring.prime * inverses[..., None] % ring.prime
+    out = np.matmul(weight, values) % ring.prime * inverses[..., None] % ring.prime
     return _Attention(out, sums)
 
 

@@ -21,7 +21,7 @@ class AlgebraStatus(str, Enum):
     """Outcome of a problem in the ring. Only UNEQUAL counts against a kernel."""
 
     EQUAL = "EQUAL"
-    """Every output equals attention in the ring."""
+    """Every output equals that of attention in the ring."""
     UNEQUAL = "UNEQUAL"
     """An output differs: the kernel's data flow is not that of attention."""
     NOT_ALGEBRAIC = "NOT_ALGEBRAIC"
@@ -48,13 +48,13 @@ class AlgebraCase(JsonRecord):
     factor, expected_factor : int
         scale * log2 e mod p - 1: the factor of the comparison, and the factor of the problem's scale.
     compared, unequal : int
-        Number of elements of O, and number of those that differ.
+        Number of elements of the outputs, and number of those that differ.
     left_out : int
         Rows whose sum of weights is 0 mod p.
     lse_unequal : int, optional
         Rows whose log-sum-exp differs; None where the kernel writes no algebraic log-sum-exp.
     digests : mapping of str to str
-        sha256 of the words of q, k, v, o and, if written, lse.
+        sha256 of the words of the inputs, the outputs and, if written, lse.
     ptx_sha256 : tuple of str
         Digest of the PTX of each launch.
     lse_refusal : str
@@ -94,7 +94,7 @@ class AlgebraCase(JsonRecord):
                 raise ValueError(f"{self.name}: the digest of {name} is not a sha256: {digest!r}")
         differs = bool(self.unequal or self.lse_unequal)
         if self.status is AlgebraStatus.EQUAL:
-            if differs or not self.compared or not {"q", "k", "v", "o"} <= set(self.digests):
+            if differs or not self.compared or not {*"qkv", *self.problem.outputs} <= set(self.digests):
                 raise ValueError(f"{self.name}: EQUAL with unequal elements, or without what shows it")
             return
         if not self.reason:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import dtype_of
-from sdpalab.judge.algebra.attention import SEED, RingComparison, compare, drawn, expected_factor
+from sdpalab.judge.algebra.attention import SEED, RingComparison, expected_factor
+from sdpalab.judge.algebra.gradients import RING, compare, drawn, sees_keys
 from sdpalab.judge.algebra.outcome import AlgebraCase, AlgebraStatus
 from sdpalab.problem import HALF_DTYPES, Problem
 from warpsan.numerics import RINGS
@@ -49,10 +51,12 @@ def has_codes(problem: Problem) -> bool:
     """Whether a problem has a form in the ring: dense, 16-bit elements, no soft cap, no arrays other than lengths.
 
     The tanh of a soft cap has no meaning in a ring, even if a kernel computes it from exponentials: a capped score is
-    an exponent with a residue mod p - 1, which is 1 for every exponential. Masks, slopes and sinks are not codes.
+    an exponent with a residue mod p - 1, which is 1 for every exponential. Masks, slopes and sinks are not codes. For
+    gradients every row must see a key: its log-sum-exp is a code.
     """
     plain = problem.layout_form.dense and problem.dtype in HALF_DTYPES and not problem.softcap
-    return plain and set(problem.array_shapes) <= {"kv_lengths"}
+    given = {"do", "o", "lse"} if problem.backward else set()
+    return plain and set(problem.array_shapes) <= {"kv_lengths", *given} and (not given or sees_keys(problem))
 
 
 def reordered(problem: Problem) -> bool:
@@ -77,7 +81,7 @@ def algebra_case(
     reply : mapping
         Reply of the process: ``ring``, ``not_algebraic`` and ``ptx_sha256``, or a ``status`` with its ``reason``.
     outputs : mapping of str to ndarray
-        ``o``, and ``lse`` if the kernel writes it.
+        The outputs of the task, and ``lse`` if a kernel of the forward pass writes it.
     keep : callable
         Stores an array and returns the sha256 of its bytes.
     seed : int
@@ -92,11 +96,14 @@ def algebra_case(
         return AlgebraCase(name, problem, seed, AlgebraStatus.NOT_ALGEBRAIC, refusal, config=config)
     ring = RINGS[str(reply["ring"])]
     draws = drawn(problem, seed)
-    inputs = {tensor: ring.elements(draws[tensor]) for tensor in ("q", "k", "v")}
-    comparison = compare(ring, problem, inputs, outputs["o"], outputs.get("lse"))
+    if problem.backward and ring.prime != RING.prime:
+        refusal = "gradients of a kernel with 8-bit types have no inputs in their ring"
+        return AlgebraCase(name, problem, seed, AlgebraStatus.NOT_RUN, refusal, config=config)
+    inputs = {tensor: ring.elements(each) for tensor, each in draws.items() if each.dtype == np.uint16}
+    comparison = compare(ring, problem, inputs, outputs)
     unequal = bool(comparison.unequal or comparison.lse_unequal)
-    dtype = dtype_of(problem.dtype)
-    arrays = {tensor: ring.encoded(codes, dtype) for tensor, codes in inputs.items()}
+    types = {tensor: "float32" if tensor == "lse" else problem.dtype for tensor in inputs}
+    arrays = {tensor: ring.encoded(codes, dtype_of(types[tensor])) for tensor, codes in inputs.items()}
     return AlgebraCase(
         name,
         problem,
@@ -121,9 +128,10 @@ def _reason(comparison: RingComparison) -> str:
     """The unequal outputs, in a sentence."""
     if comparison.first is not None:
         b, h, i, d = comparison.first
+        called = "O" if comparison.output == "o" else f"the gradients, {comparison.output} among them,"
         return (
-            f"in exact arithmetic {comparison.unequal} of {comparison.compared} elements of O are not those of "
-            f"attention, the first at batch {b}, head {h}, row {i}, column {d}: the data flow is wrong, whatever the "
+            f"in exact arithmetic {comparison.unequal} of {comparison.compared} elements of "
+            f"{called} are not those of attention, the first at batch {b}, head {h}, row {i}, column {d}: the data flow is wrong, whatever the "
             "tolerance"
         )
     return (

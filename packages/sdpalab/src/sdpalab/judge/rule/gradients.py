@@ -173,6 +173,7 @@ def intended_gradients(
         )
     }
     sums = {name: np.zeros(array.shape, np.float32) for name, array in (("dk", k), ("dv", v))}
+    pending = {name: np.zeros_like(array) for name, array in sums.items()}
     dq, out = np.zeros(q.shape, dtype), finite(out).astype(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):  # a gradient may exceed float16
         for block in _blocks(q, k, v, do, scoring):
@@ -185,16 +186,32 @@ def intended_gradients(
             ds *= np.asarray(block.slope, np.float32)
             ds, weights = rounded_to_type(ds, types["ds"]), rounded_to_type(p, types["p"])
             dq[b, h, rows] = (scale * (ds @ key)).astype(dtype)
-            of_keys = {name: array[b, h // group, block.keys] for name, array in sums.items()}
-            step = numerics.partial_rows or len(p)
-            for start in range(0, len(p), step):
-                part = slice(start, start + step)
-                of_keys["dk"] += scale * (ds[part].T @ query[part])
-                of_keys["dv"] += weights[part].T @ gradient[part]
-                if numerics.partial_rows:
-                    for array in of_keys.values():
-                        array[...] = rounded_to_type(array, dtype)
+            at, step = (b, h // group, block.keys), numerics.partial_rows or len(p)
+            for start, stop in _parts(rows, step):
+                part = slice(start - rows.start, stop - rows.start)
+                terms = {"dk": scale * (ds[part].T @ query[part]), "dv": weights[part].T @ gradient[part]}
+                last = stop % step == 0 or stop == q.shape[2]
+                for name, term in terms.items():
+                    if not numerics.partial_rows:
+                        sums[name][at] += term
+                    elif last and start % step == 0:  # a whole part
+                        sums[name][at] = rounded_to_type(sums[name][at] + term, dtype)
+                    else:
+                        pending[name][at] += term
+                        if last:
+                            head = at[:2]
+                            sums[name][head] = rounded_to_type(sums[name][head] + pending[name][head], dtype)
+                            pending[name][head] = 0.0
         return {"dq": dq, **{name: array.astype(dtype) for name, array in sums.items()}}
+
+
+def _parts(rows: slice, step: int) -> Iterator[tuple[int, int]]:
+    """First and last row, exclusive, of the pieces of a block of rows between multiples of ``step``."""
+    start = rows.start
+    while start < rows.stop:
+        stop = min((start // step + 1) * step, rows.stop)
+        yield start, stop
+        start = stop
 
 
 def rounded_to_type(values: F32, dtype: np.dtype[Any]) -> F32:
