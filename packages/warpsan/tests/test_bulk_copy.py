@@ -56,6 +56,17 @@ def test_each_mistake_is_found(old, new, kind, mode):
         assert kind & {"Deadlock", "misaligned", "out-of-bounds"}  # a copy that was skipped never completes
 
 
+def test_a_second_copy_to_the_same_place_is_still_in_flight_after_the_first_has_landed():
+    copies = LOAD + LOAD.splitlines(keepends=True)[1]
+    source = np.arange(1024, dtype=np.int32)
+    report = warpsan.launch(
+        kernel(START + copies + WAIT + STORE, PARAMS), "k", 1, 64, [np.zeros_like(source), source, 4096]
+    )
+    texts = [hazard.what for hazard in report.hazards if hazard.kind == "async"]
+    place = "16 bytes of shared memory at offset 0 which {other} still writes"
+    assert texts == [f"overwrites {place}", f"reads {place}"]
+
+
 OVERWRITE = "setp.eq.u32 %p7, %r0, {};\n@%p7 st.global.u32 [%rd3], 7;\n"
 """A thread overwrites the first word of the source."""
 

@@ -111,6 +111,7 @@ class Context(NativeStruct):
     transfer_count: i64
     transfer_room: i64  # the most bulk copies in flight
     transfer_serial: i64
+    copies_overlap: i64  # whether copies in flight have written the same place
     tensor_maps: Address
     tensor_map_count: i64
     cluster_arrived: Ptr[i64]  # per running cluster: threads that have arrived at its barrier

@@ -1,20 +1,20 @@
 """The checks of asynchronous operations on shared memory: machine code (:mod:`~warpsan.engine.translate`).
 
 An operation's accesses are checked and marked at issue, for the warps that issue it. Its own time comes before later
-accesses once they have waited for it. A race is a row (:mod:`.races`). Until then, no access may touch its destination,
-and no write its source (:mod:`warpsan.checks.async_copy`), which is a suspicion (:mod:`.suspects`).
+accesses once they have waited for it. Until then, no access may touch its destination, and no write its source
+(:mod:`.flight_rules`). A race is a row (:mod:`.races`).
 """
 
 from __future__ import annotations
 
 from warpsan.engine.clocks import comes_before, operation_time, vector_of, warps_of_cluster
 from warpsan.engine.context import Context
+from warpsan.engine.flight_rules import disturbs
 from warpsan.engine.hazards import note_reached, note_unwritten
 from warpsan.engine.layout import (
-    ASYNC,
     AT_UNIT,
     IN_FLIGHT,
-    IN_SHARED,
+    LOADS,
     NOT_READABLE,
     OPAQUE,
     PAGE_SHIFT,
@@ -22,6 +22,8 @@ from warpsan.engine.layout import (
     READ_IN_FLIGHT,
     SCRATCH_FAULTS,
     SCRATCH_POISON,
+    WITHIN,
+    WORDS,
 )
 from warpsan.engine.pages import page_of, write_page
 from warpsan.engine.races import (
@@ -53,7 +55,6 @@ from warpsan.engine.words import fill, load32, load64, store32, store64
 __all__ = [
     "copy_came",
     "copy_issued",
-    "doubt",
     "mark_copy",
     "mark_mbarrier",
     "others_know",
@@ -71,11 +72,6 @@ _CHUNK = 16
 def flying_of(context: Context, cta: int) -> int:
     """The operations in flight for each granule of a CTA."""
     return context.flying + 4 * context.granules * cta
-
-
-def doubt(context: Context, cta: int, granule: int, status: int) -> int:
-    """The operation may be a hazard at a granule of a CTA; as :func:`~.suspects.suspect`."""
-    return suspect(context, IN_SHARED, context.granules * cta + granule, status)
 
 
 # ---- reads -----------------------------------------------------------------------------------------------------------
@@ -155,7 +151,7 @@ def read_chunk(
     if closely:
         for k in range(granule, granule + many):
             if load32(flying + 4 * k) & NOT_READABLE and context.flights_checked != 0:
-                status = doubt(context, cta, k, ASYNC)
+                status = disturbs(context, first, lane, cta, k, offset, _CHUNK, 0)
                 if status != 0:
                     return status
         for warp in range(first, first + warps):
@@ -354,21 +350,13 @@ def copies_before(context: Context, warp: int, lane: int, cta: int, offset: int,
         if context.flying[first + k] & IN_FLIGHT and together:
             actor = actor_of_tag(tag)
             return race_in_range(context, COPIES_TOGETHER, warp, lane, offset, size, k, actor, time_of_tag(tag), party)
-        if context.flights_checked != 0 and flies_first(context, cta, low, k):
-            status = doubt(context, cta, k, ASYNC)
+        if context.flights_checked != 0 and context.flying[first + k] != 0:
+            place = offset + ((k << context.granule_shift) - offset) // _CHUNK * _CHUNK
+            status = disturbs(context, warp, lane, cta, k, place, min(size, _CHUNK), 1)
+            context.copies_overlap = 1
         if status != 0:
             return status
     return 0
-
-
-def flies_first(context: Context, cta: int, low: int, granule: int) -> int:
-    """Whether a granule from ``low`` on has operations in flight other than those of the one before it: one granule
-    stands for a range."""
-    writers = context.writers.at(context.granules * cta)
-    flying, mine = flying_of(context, cta) + 4 * granule, writers.at(granule)
-    if load32(flying) == 0:
-        return 0
-    return granule == low or load32(flying - 4) != load32(flying) or load64(mine - 8) != mine[0]
 
 
 def read_before(context: Context, warp: int, lane: int, cta: int, offset: int, size: int, begin: int, end: int) -> int:
@@ -439,6 +427,12 @@ def copy_came(context: Context, cta: int, offset: int, size: int) -> None:
     for k in range(offset >> shift, (offset + size - 1 >> shift) + 1):
         store32(flying + 4 * k, load32(flying + 4 * k) & ~IN_FLIGHT)
     count_flying(context, cta, offset, size, -1)
+    for number in range(context.transfer_first, context.transfer_count if context.copies_overlap else 0):
+        entry = context.transfers[number]
+        if entry.kind in (LOADS, WORDS, WITHIN) and entry.combine == 0 and entry.cta == cta:  # still in flight
+            low, high = max(offset, entry.offset), min(offset + size, entry.offset + entry.bytes)
+            for k in range(low >> shift, (high - 1 >> shift) + 1 if low < high else low >> shift):
+                store32(flying + 4 * k, load32(flying + 4 * k) | IN_FLIGHT)
 
 
 def mark_mbarrier(context: Context, cta: int, offset: int) -> None:

@@ -37,6 +37,7 @@ def reset_cluster(context: Context, cluster: int) -> None:
         context.mbarriers[k].valid = 0
     context.transfer_first = 0
     context.transfer_count = 0
+    context.copies_overlap = 0
     context.captured_end = 0
     context.unfenced = 0
     context.doubled_count = 0

@@ -47,6 +47,12 @@ NOT_IN_CHUNKS, READS_EXITED, WRITES_EXITED, STILL_READS, NO_TENSOR_MAP, AXES_DIF
 
 A_DIFFERS, B_DIFFERS, SCALE_DIFFERS, NO_FENCE, TOUCHED_REGISTERS, SHARES_REGISTERS, USES_REGISTERS = range(80, 87)
 """For registers, ``space`` is the number of their set (:mod:`.products`)."""
+
+# ---- accesses to what operations in flight use -----------------------------------------------------------------------
+
+TOUCHES_MBARRIER, READS_TARGET, OVERWRITES_TARGET, OVERWRITES_SOURCE = range(90, 94)
+"""(:mod:`.flight_rules`)"""
+
 # ---- races in shared memory ------------------------------------------------------------------------------------------
 
 (RELAXED_ARRIVAL, NARROW_ARRIVAL, RELAXED_IN_CLUSTER, EARLY_FENCE, RELEASED, RELAXED_WAIT, NARROW_WAIT) = range(1, 8)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from warpsan.analysis.program import Program
-from warpsan.checks.async_copy import AsyncCheck
 from warpsan.checks.global_history import GlobalHistory
 from warpsan.checks.global_race import GlobalRaceCheck
 from warpsan.checks.prerequisites import PrerequisiteCheck
@@ -72,6 +71,4 @@ def race_observers(setup: Setup, machine: Machine, log: HazardLog, history: Glob
         observers += [race, GlobalRaceCheck(machine, log, race, history)]
         if setup.prerequisites is not None:
             observers.append(PrerequisiteCheck(machine, log, race.clocks, setup.prerequisites))
-    if "async" in setup.checks:
-        observers.append(AsyncCheck(machine, log))
     return observers

@@ -46,14 +46,14 @@ class Rule:
     at_end: bool = False
 
 
-def sentence(what: str, advice: str) -> Words:
+def sentence(what: str, advice: str, note: str = "") -> Words:
     """A text with numbers of the row in braces, besides ``{opcode}``, ``{other}`` and ``{lanes}``, the number of
-    lanes."""
+    lanes; ``note`` is the state of the conflicting access."""
 
     def words(places: Places, row: HazardRow, instruction: Instruction) -> Wording:
         numbers = {name: getattr(row, name) for name in ("offset", "width", "expected", "found", "limit", "space")}
         text = what.format(opcode=instruction.opcode, other="{other}", lanes=row.lanes.bit_count(), **numbers)
-        return Wording(text, advice, places.other(row))
+        return Wording(text, advice, places.other(row, note))
 
     return words
 
@@ -214,6 +214,23 @@ def _no_map(places: Places, row: HazardRow, instruction: Instruction) -> Wording
     return Wording(what, _USUALLY_MAP)
 
 
+def _in_flight(does: str, still: str) -> Rule:
+    what = f"{does} {{width}} bytes of shared memory at offset {{offset}} which {{other}} still {still}"
+    usually = "usually a missing or too weak wait, or a copy outside the group or the phase waited for"
+    return Rule("async", sentence(what, usually, "in flight"), "async")
+
+
+_FLIGHTS: Mapping[int, Rule] = {
+    rules.TOUCHES_MBARRIER: _mbarrier(
+        "touches {width} bytes of shared memory at offset {offset}, where an mbarrier is",
+        "usually a buffer that is too small; after mbarrier.inval the memory is free",
+    ),
+    rules.READS_TARGET: _in_flight("reads", "writes"),
+    rules.OVERWRITES_TARGET: _in_flight("overwrites", "writes"),
+    rules.OVERWRITES_SOURCE: _in_flight("overwrites", "reads"),
+}
+
+
 def _at_end(what: str) -> Rule:
     return Rule("async", sentence(what, "usually a missing wait before the end of the kernel"), "async", at_end=True)
 
@@ -255,6 +272,7 @@ _PRODUCTS: Mapping[int, Rule] = {
 
 RULES: Mapping[int, Rule] = {
     **_PRODUCTS,
+    **_FLIGHTS,
     **_MBARRIERS,
     **_COPIES,
     **_BARRIERS,

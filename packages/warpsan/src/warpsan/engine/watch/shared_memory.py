@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from warpsan.engine.clocks import lanes_there, lanes_with, warps_of_cluster
 from warpsan.engine.context import Context
+from warpsan.engine.flight_rules import disturbs
 from warpsan.engine.hazards import note_unwritten
 from warpsan.engine.lane_order import lanes_before
 from warpsan.engine.lane_races import KINDS, READ, UPDATED, WROTE, lanes_race, note_lanes
 from warpsan.engine.layout import (
-    ASYNC,
     EVERY_LANE,
     IN_FLIGHT,
     IN_SHARED,
@@ -172,7 +172,7 @@ def writes_before(context: Context, mask: int, width: int, warp: int, cta: int, 
             for k in range(granule, granule + many):
                 flies, copy = flying[k], context.flight_parties[first + k] if context.write_parties != 0 else 1
                 if flies & forbidden and context.flights_checked != 0:
-                    status = suspect(context, IN_SHARED, first + k, ASYNC)
+                    status = disturbs(context, warp, lane, cta, k, offset, width, forbidden < 0)
                     if status != 0:
                         return status
                     if flies & IN_FLIGHT and copy != 0 and is_together(context, copy, party_of(context, lane)) == 0:
