@@ -52,6 +52,12 @@ CAUSES = {
     "template: dK and dV of keys that no query sees": Cause.RANGE,
     "template: the sum of dQ begins": Cause.SUMS,
     "template: dV is the sum of P Q": Cause.OPERANDS,
+    "two_pass: delta": Cause.DELTA,
+    "two_pass: the derivative of the soft cap": Cause.SLOPE,
+    "two_pass: all query heads of a group": Cause.GROUP,
+    "two_pass: the causal mask": Cause.MASK,
+    "two_pass: the loop over queries ends": Cause.KEYS,
+    "two_pass: the distance of ALiBi": Cause.ALIBI,
 }
 """Cause by words of an edit's id."""
 KINDS = ("normal", "ramp")

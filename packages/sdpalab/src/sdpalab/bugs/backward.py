@@ -193,7 +193,8 @@ class TiledBackward(TiledScores):
 
     def of_group(self, heads: Tensor, group: int) -> Tensor:
         """Sums over the query heads of each K/V head."""
-        return heads.unflatten(1, (-1, group)).sum(2)
+        batch, count, *rest = heads.shape
+        return heads.reshape(batch, count // group, group, *rest).sum(2)
 
 
 def altered(base: type[TiledBackward] = TiledBackward, /, **steps: Any) -> Callable[..., Three]:

@@ -1,11 +1,15 @@
-"""Bugs of the backward pass in CUDA: edits of the kernel that ``sdpalab new cuda --task backward`` writes."""
+"""Bugs of the backward pass in CUDA: edits of the kernel that ``sdpalab new cuda --task backward`` writes, and of the
+shipped ``flash_backward_two_pass``."""
 
 from __future__ import annotations
+
+from functools import partial
+from typing import Any
 
 from sdpalab.bugs.bug import Bug, Family
 from sdpalab.bugs.edit import TEMPLATE
 from sdpalab.bugs.links import link
-from sdpalab.bugs.source import in_source
+from sdpalab.bugs.source import HAZARD_OR_WRONG, in_source
 from sdpalab.problem import Problem
 
 __all__ = ["BUGS"]
@@ -28,10 +32,15 @@ _BARRIER = """        }
 
 
 def _edit(
-    what: str, *edits: tuple[str, str], problem: Problem = PLAIN, source: str = "", **fields: str
+    what: str,
+    *edits: tuple[str, str],
+    problem: Problem = PLAIN,
+    source: str = "",
+    kernel: str = TEMPLATE,
+    **fields: Any,
 ) -> tuple[Bug, ...]:
     return in_source(
-        TEMPLATE,
+        kernel,
         what,
         *edits,
         problem=problem,
@@ -40,6 +49,11 @@ def _edit(
         **fields,
     )
 
+
+_two_pass = partial(_edit, kernel="flash_backward_two_pass")
+TENSOR_CORES = Problem(1, 1, 100, 64, task="backward")
+TENSOR_CORES_GROUPED = Problem(1, 4, 80, 64, kv_heads=2, task="backward")
+TENSOR_CORES_CROSS = Problem(1, 1, 60, 64, seq_kv=150, causal=True, bottom_right=True, task="backward")
 
 BUGS: tuple[Bug, ...] = (
     *_edit("delta of dQ is left out", (_DELTA_OF_DQ, "const float delta = 0.0f;")),
@@ -147,5 +161,66 @@ BUGS: tuple[Bug, ...] = (
         hazard="out-of-bounds",
         source="FA#1500",
     ),
+    *_two_pass(
+        "delta of half of the columns",
+        ("int distance = DELTA_LANES / 2; distance > 0;", "int distance = DELTA_LANES / 4; distance > 0;"),
+        problem=TENSOR_CORES,
+    ),
+    *_two_pass("delta is the sum of O * O", ("(dout + row * HEAD_DIM)", "(o + row * HEAD_DIM)"), problem=TENSOR_CORES),
+    *_two_pass(
+        "the derivative of the soft cap is not squared",
+        ("4.0f * power * part * part}", "4.0f * power * part}"),
+        problem=TENSOR_CORES.with_(softcap=2.0),
+        harmless=TENSOR_CORES,
+        source="FA#2402",
+    ),
+    *_two_pass(
+        "all query heads of a group are the first one",
+        ("load_head += load_tile + 1 == tiles.end;", ""),
+        problem=TENSOR_CORES_GROUPED,
+        harmless=TENSOR_CORES,
+        source="tilelang#930",
+    ),
+    *_two_pass(
+        "the causal mask is aligned to the first key",
+        ("key < end_key(query + ahead, keys);", "key < end_key(query, keys);"),
+        problem=TENSOR_CORES_CROSS,
+        harmless=TENSOR_CORES,
+        source="FA@9e5e8bc9",
+    ),
+    *_two_pass(
+        "the loop over queries ends one query before the window",
+        ("min(last + WINDOW_LEFT - ahead + 1, queries)", "min(last + WINDOW_LEFT - ahead, queries)"),
+        problem=TENSOR_CORES.with_(seq_q=129, seq_kv=129, window_size=(33, 0), causal=True),
+        source="FA#1870",
+    ),
+    *_two_pass(
+        "the distance of ALiBi is aligned to the first key",
+        ("abs(query + entry.ahead - key)", "abs(query - key)"),
+        problem=TENSOR_CORES_CROSS.with_(alibi_slopes=True),
+        harmless=TENSOR_CORES,
+        source="FA#540",
+    ),
+    *_two_pass(
+        "no barrier before the next streamed tile is copied",
+        ("ptx::cp_async_wait_group<0>();\n        __syncthreads();", "ptx::cp_async_wait_group<0>();"),
+        problem=TENSOR_CORES,
+        hazard="race",
+        source="XF@5498468a",
+    ),
+    *_two_pass(
+        "the epilogue overwrites rows that other warps still read",
+        ("__syncthreads();  // the results", "// the results"),
+        problem=TENSOR_CORES,
+        hazard="race",
+        source="FA@1c41d2b0",
+    ),
+    *_two_pass(
+        "the log-sum-exp and delta of a tile are stored in the stage of the tile before",
+        ("keep_statistic(stage ^ 1);", "keep_statistic(stage);"),
+        problem=TENSOR_CORES,
+        statuses=HAZARD_OR_WRONG,
+        source="FA@b3f1b6a5",
+    ),
 )
-"""Edits of the template by its text."""
+"""Edits by their text."""

@@ -136,7 +136,8 @@ def _unequal(
 
 def _product(left: Array, right: Array, modulus: int) -> Array:
     """Matrix product of residues below 2**8, exact in float64, mod ``modulus``."""
-    return np.matmul(left.astype(np.float64), right.astype(np.float64)).astype(np.int64) % modulus
+    product: Array = np.matmul(left.astype(np.float64), right.astype(np.float64)).astype(np.int64) % modulus
+    return product
 
 
 def _log2_e(ring: Ring) -> int:

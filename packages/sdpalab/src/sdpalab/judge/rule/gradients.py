@@ -227,7 +227,7 @@ def rounded_to_type(values: F32, dtype: np.dtype[Any]) -> F32:
     nearest += bits
     nearest += np.uint32((1 << (int(dropped) - 1)) - 1)
     nearest &= np.uint32(0xFFFFFFFF << int(dropped) & 0xFFFFFFFF)
-    rounded = nearest.view(np.float32)
+    rounded: F32 = nearest.view(np.float32)
     if dtype == np.float16:
         size = np.abs(values)
         np.copyto(rounded, (values + _SUBNORMAL) - _SUBNORMAL, where=size < np.float32(2.0**-14))
