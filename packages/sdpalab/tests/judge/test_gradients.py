@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -23,7 +24,7 @@ from sdpalab.judge import judge
 from sdpalab.judge.cases import cases_for
 from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.exact_gradients import exact_gradients
-from sdpalab.judge.rule.gradients import GRADIENTS, attention_gradients, intended_gradients
+from sdpalab.judge.rule.gradients import GRADIENTS, attention_gradients, intended_gradients, rounded_to_type
 from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.small_cases import possible
@@ -114,6 +115,40 @@ def test_the_rounding_of_sums_that_cancel_is_within_the_largest_error() -> None:
             "dv": inputs.arrays["do"],
         }
         assert judge_output(problem, inputs, outputs, Numerics()).status is expected
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_the_rounding_is_that_of_a_conversion(dtype: Any) -> None:
+    words = np.arange(1 << 16, dtype=np.uint16).view(dtype).astype(np.float32)
+    words = np.sort(words[np.isfinite(words)])
+    ties = (words[1:] / 2 + words[:-1] / 2).astype(np.float32)
+    rng = np.random.default_rng(0)
+    others = (rng.standard_normal(10_000) * 10.0 ** rng.uniform(-9, 6, 10_000)).astype(np.float32)
+    for values in (words, ties, np.nextafter(ties, np.float32(np.inf)), others, np.float32([np.inf, -np.inf, np.nan])):
+        with np.errstate(over="ignore"):
+            expected = values.astype(dtype).astype(np.float32)
+        assert np.array_equal(rounded_to_type(values, np.dtype(dtype)), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 32, 1 << 20])
+def test_parts_of_dk_and_dv_are_rounded_after_that_many_rows(rows: int) -> None:
+    problem = Problem(1, 4, 100, 16, kv_heads=2, task="backward")
+    inputs = make_inputs(problem, "normal", 3)
+    assert inputs.do is not None
+    assert inputs.o is not None
+    numerics = Numerics(probabilities="float32", score_gradients="float32", partial_rows=rows)
+    found = intended_gradients(*inputs.qkv, inputs.do, inputs.o, numerics=numerics, **problem.scoring)["dv"]
+    q, k, v, do = (each[0].astype(np.float64) for each in (*inputs.qkv, inputs.do))
+    for head in range(2):
+        total = np.zeros((100, 16), np.float32)
+        for member in (2 * head, 2 * head + 1):
+            scores = q[member] @ k[head].T * problem.scale
+            p = np.exp(scores - inputs.lse[0, member][:, None])
+            for start in range(0, 100, rows):
+                part = slice(start, start + rows)
+                total = (total + p[part].T @ do[member][part]).astype(np.float16).astype(np.float32)
+        # A tie may fall to either side; one rounding too few or too many changes a third of the elements.
+        assert (found[0, head] == total.astype(np.float16)).mean() > 0.95
 
 
 def test_zeros_are_exact_where_the_inputs_fix_them() -> None:
