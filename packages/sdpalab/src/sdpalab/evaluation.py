@@ -95,7 +95,7 @@ class Evaluation(JsonRecord):
 
     def text(self, most: int = 500) -> str:
         """The evaluation in words, of at most ``most`` characters."""
-        stage = next(reversed(self.stages), "compile")
+        stage = ("compile", *self.stages)[-1]
         parts = [f"{self.status.value} at {stage}", self.reason, *self.unjudged]
         shown = "; ".join(filter(None, parts))
         return shown if len(shown) <= most else f"{shown[: most - 4]} ..."
