@@ -40,6 +40,7 @@ ROOMS = (
     "jobs",
     "testing",
     "formats",
+    "evaluation",
     "torch_matrix",
     "measure",
     "model",

@@ -14,6 +14,7 @@ from sdpalab.version import __version__ as __version__
 if TYPE_CHECKING:
     from sdpalab import judge, sim
     from sdpalab.errors import MachineError, UserError
+    from sdpalab.evaluation import Evaluation, evaluate, judge_many
     from sdpalab.evidence.prove import prove
     from sdpalab.evidence.repro import repro
     from sdpalab.judge.verdict import Case, Status, Verdict
@@ -42,6 +43,7 @@ __all__ = [
     "Case",
     "Config",
     "CudaKernel",
+    "Evaluation",
     "Explanation",
     "Kernel",
     "Launch",
@@ -60,8 +62,10 @@ __all__ = [
     "UserError",
     "Verdict",
     "attention_with_lse",
+    "evaluate",
     "explain",
     "judge",
+    "judge_many",
     "no_fallback",
     "prepare",
     "prove",
@@ -76,6 +80,7 @@ _PACKAGES = ("judge", "sim")
 _HOME = {
     "sdpalab.evidence.prove": ("prove",),
     "sdpalab.evidence.repro": ("repro",),
+    "sdpalab.evaluation": ("Evaluation", "evaluate", "judge_many"),
     "sdpalab.errors": ("MachineError", "UserError"),
     "sdpalab.judge.verdict": ("Case", "Status", "Verdict"),
     "sdpalab.kernels.kernel": (

@@ -25,6 +25,7 @@ from sdpalab.inputs import Inputs, make_inputs
 from sdpalab.judge.rule.evaluate import evaluate
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
 from sdpalab.judge.rule.numerics import intended_output
+from sdpalab.judge.unjudged import EntryCode, UnjudgedCode
 from sdpalab.judge.verdict import Case, Verdict
 from sdpalab.kernels.kernel import MISSION_LIMITS, Numerics
 from sdpalab.kernels.plan import Launch, Module
@@ -39,6 +40,8 @@ PROBLEMS = (
     Problem(1, 2, 64, 64),
 )
 """Seeds are their positions; the third is one of the twelve contract cases."""
+
+UNJUDGED = UnjudgedCode(("scale.cu:3-4",), "scale.cu:2:5", "if (factor > 2.0f) {", ("arguments",))
 
 SOURCE = """
 extern "C" __global__ void scale(float* x, float factor) {
@@ -123,7 +126,8 @@ def make_sample(out: Path) -> Sample:
                 judged(problem, seed, bundle.arrays, compute, built.ptx_sha256, lse=compute is honest)
                 for seed, problem in enumerate(PROBLEMS)
             )
-            verdict = Verdict(name, "BLOCK_M=64", "simulator sm_89", "quick", 0, cases)
+            code = (EntryCode("scale", 1, 3, 2, (UNJUDGED,)),) if compute is honest else ()
+            verdict = Verdict(name, "BLOCK_M=64", "simulator sm_89", "quick", 0, cases, code=code)
             mine = {"mine.py": b"KERNEL = 1\n", "scale.cu": SOURCE.encode()} if compute is honest else None
             bundle.add(name, config="BLOCK_M=64", idea="a test", builds=[module_record], verdict=verdict, sources=mine)
             verdicts.append(verdict)

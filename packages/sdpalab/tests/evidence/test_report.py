@@ -135,6 +135,11 @@ def test_it_shows_the_log_sum_exp_of_kernels_that_write_it(sample: Sample, html:
     assert html.count('<th class="n">log-sum-exp</th>') == len(sample.verdicts)
 
 
+def test_it_lists_the_code_that_no_case_executed(html: str) -> None:
+    text = parsed(html).text
+    assert "scale: scale.cu:3-4, decided by `if (factor > 2.0f) {`, from scalar arguments" in text
+
+
 def test_what_ran_on_a_gpu_is_said_to_have_and_has_no_time(sample: Sample) -> None:
     data = ReportData.read(sample.written.tarball)
     honest = data.attempts[0]

@@ -56,6 +56,11 @@ def shrink_errors(record: dict[str, Any]) -> None:
 SPEED = {"name": "time", "value": 3.0, "unit": "us", "kind": "measured", "gpu": "L4", "source": ""}
 
 FORGERIES: dict[str, tuple[str, Callable[[dict[str, Any]], None], str]] = {
+    "more code executed than there is": (
+        "00-honest",
+        lambda record: record["verdict"]["code"][0].update(executed=4),
+        "4 of 3 blocks of scale executed",
+    ),
     "a limit one per mille wider": (
         "00-honest",
         lambda r: case(r)["limits"].update(rel_l2=case(r)["limits"]["rel_l2"] * 1.001),

@@ -13,10 +13,12 @@ from sdpalab.judge.judgement import JudgeRun, JudgingInterrupted
 from sdpalab.judge.options import CASE_SECONDS, GPU_CASE_SECONDS, JudgeOptions, Store
 from sdpalab.judge.recorded import RecordedRuns, Recording
 from sdpalab.judge.sandbox.candidate import Candidate, prepare
-from sdpalab.judge.sandbox.isolation import CandidateProcesses
-from sdpalab.judge.selection import NoCaseSuits
+from sdpalab.judge.sandbox.isolation import CandidateDied, CandidateProcesses
+from sdpalab.judge.selection import NoCaseSuits, suitable_cases
+from sdpalab.judge.small_cases import normal_case
 from sdpalab.judge.verdict import Verdict
 from sdpalab.problem import Problem
+from sdpalab.status import Status
 
 __all__ = [
     "CASE_SECONDS",
@@ -24,6 +26,7 @@ __all__ = [
     "JudgingInterrupted",
     "NoCaseSuits",
     "Store",
+    "build_problem",
     "described",
     "judge_candidate",
     "judge_recorded",
@@ -83,6 +86,25 @@ def judge_recorded(
     """
     options |= {"secret": secret, "workers": 1}
     return JudgeRun(RecordedRuns(answers, about).start, specs, JudgeOptions(**options)).run()
+
+
+def build_problem(candidate: Candidate, problem: Problem, seconds: float) -> tuple[Status, str]:
+    """Load a candidate, and build its launch plan for a problem, without running it: PASSED, or the status and reason.
+
+    Raises
+    ------
+    UserError
+        If it does not support the problem.
+    MachineError
+        If no process can be started.
+    """
+    try:
+        options = JudgeOptions(timeout=seconds)
+        with closing(CandidateProcesses(prepare(candidate), (problem,), options)) as processes:
+            suitable_cases([normal_case(problem)], processes.about, "auto")
+            return processes.build(problem)
+    except CandidateDied as death:
+        return death.status, death.reason
 
 
 def described(candidate: Candidate, problems: Sequence[Problem], options: JudgeOptions) -> Mapping[str, Any]:

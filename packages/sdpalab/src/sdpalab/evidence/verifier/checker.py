@@ -95,6 +95,8 @@ class Checker(Findings):
         exact = [check_algebra(self, f"{where} {each['name']}", each, built) for each in verdict.get("algebra", ())]
         for entry in verdict.get("code", ()):
             self.same_keys(where, "code", entry)
+            if not 0 <= entry["executed"] <= entry["blocks"]:
+                self.find(where, f"{entry['executed']} of {entry['blocks']} blocks of {entry['entry']} executed")
             for each in entry["unjudged"]:
                 self.same_keys(where, "unjudged code", each)
         unequal = ["INCORRECT"] if "UNEQUAL" in exact else []

@@ -256,6 +256,23 @@ class CandidateProcesses:
         except _Failed as failure:
             return failure.reply, {}
 
+    def build(self, problem: Problem) -> tuple[Status, str]:
+        """Build the launch plan for a problem: PASSED, or the status and the reason; a callable has nothing to build.
+
+        Raises
+        ------
+        CandidateDied
+            As :meth:`run`.
+        """
+        self._begin()
+        try:
+            plans = self._plans(problem)
+            if plans is not None and self._plan_process is not None:
+                self._ask(self._plan_process, {"do": "build", **self._build}, {"plan": plans.full}, 0)
+        except _Failed as failure:
+            return Status(failure.reply["status"]), str(failure.reply["reason"])
+        return Status.PASSED, ""
+
     def plan(self, problem: Problem) -> SentPlan | None:
         """The candidate's launch plan for a problem; None if it has none, or does not support the problem.
 
