@@ -135,6 +135,19 @@ def test_copies_arrive_when_they_have_landed(mode, schedule, arrive):
     assert set(kinds(only, [data], async_mode=mode, schedule=schedule)) & {"async", "race"}
 
 
+@pytest.mark.parametrize("schedule", ["lockstep", "forward", "reverse"])
+@pytest.mark.parametrize(("fence", "expected"), [("", ["proxy"]), ("fence.proxy.async;\n", [])])
+def test_what_copies_of_threads_wrote_needs_a_proxy_fence_before_a_bulk_copy_reads_it(fence, expected, schedule):
+    arrive = "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r2];\n"
+    store = (
+        "@!%p1 bra END;\nadd.u64 %rd4, %rd1, 2048;\n"
+        "cp.async.bulk.global.shared::cta.bulk_group [%rd4], [%r1], 1024;\n"
+        "cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;\nEND:"
+    )
+    body = INIT + COPY + arrive + WAIT + fence + store
+    assert kinds(body, [np.zeros(1024, np.uint32)], schedule=schedule) == expected
+
+
 @pytest.mark.usefixtures("recorded_launches")
 def test_a_polling_loop_on_test_wait_ends():
     out = np.zeros(64, np.uint32)

@@ -15,16 +15,18 @@ from warpsan.engine.layout import (
     L_COLUMNS,
     L_MAJOR_A,
     L_MAJOR_B,
+    LOADS,
+    MOST_COPIES,
     MOST_PRODUCTS,
     OPAQUE,
     READ_IN_FLIGHT,
     STORES,
     WAITED_FOR,
     WITHIN,
+    WORDS,
 )
 from warpsan.engine.memory import HazardRow, TransferEntry
 from warpsan.engine.product_rules import chunk_offset
-from warpsan.engine.races import record_of_party, warp_of_party
 from warpsan.engine.rules import OVERWRITES_SOURCE, OVERWRITES_TARGET, READS_TARGET, TOUCHES_MBARRIER
 from warpsan.engine.words import load32
 
@@ -50,8 +52,7 @@ def disturbs(
         if rule == OVERWRITES_SOURCE:
             name_reader(context, row, cta, granule << context.granule_shift)
         else:
-            party = context.write_parties[place]
-            name_other(context, row, context.pcs[record_of_party(party)], warp_of_party(party), party & 31)
+            name_writer(context, row, cta, granule << context.granule_shift)
     return add_hazard(context, row)
 
 
@@ -71,6 +72,23 @@ def name_other(context: Context, row: HazardRow, pc: int, warp: int, lane: int) 
     row.other_warp = context.warps[warp].number
     row.other_lanes = 1 << lane
     row.other_cta = context.warps[warp].linear_cta
+
+
+def name_writer(context: Context, row: HazardRow, cta: int, offset: int) -> None:
+    """The operation in flight is the last one that writes a place: a bulk copy, or a cp.async."""
+    for k in range(context.transfer_first, context.transfer_count):
+        entry = context.transfers[k]
+        writes = entry.kind in (LOADS, WORDS, WITHIN) and entry.combine == 0
+        if writes and entry.cta == cta and entry.offset <= offset and offset < entry.offset + entry.bytes:
+            name_other(context, row, entry.pc, entry.warp, entry.lane)
+    last, place = 0, context.shared + cta * context.shared_stride + offset
+    for warp in range(context.warp_count * cta, context.warp_count * (cta + 1) if context.copies != 0 else 0):
+        for k in range(context.warps[warp].copies_in_flight):
+            one = context.copies[MOST_COPIES * warp + k]
+            for lane in range(32 if one.number > last else 0):
+                if one.mask >> lane & 1 and one.target[lane] <= place and place < one.target[lane] + one.width:
+                    last = one.number
+                    name_other(context, row, one.pc, warp, lane)
 
 
 def name_reader(context: Context, row: HazardRow, cta: int, offset: int) -> None:

@@ -28,6 +28,7 @@ from warpsan.engine.layout import (
 from warpsan.engine.pages import page_of, write_page
 from warpsan.engine.races import (
     in_flight,
+    is_generic,
     is_together,
     mark_landed,
     mark_party,
@@ -229,7 +230,7 @@ def written_before(
             broken = rule
             if copy != 0:  # a cp.async
                 actor, party = warps + warp_of_party(copy), copy
-        elif proxy and actor < warps and time_of_tag(tag) > vector[context.columns + actor]:
+        elif proxy and time_of_tag(tag) > vector[context.columns + actor] and is_generic(context, actor, party):
             broken = UNFENCED_READ if rule == READS_WRITTEN else UNFENCED_WRITE
         if broken == 0 or (context.flights_checked != 0 and in_flight(context, actor, time_of_tag(tag))):
             good = tag

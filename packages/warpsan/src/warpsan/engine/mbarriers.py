@@ -239,6 +239,7 @@ def begin_mbarrier(registers: int, record: Record, mask: int, context: Context) 
         entry.pending_bytes = 0
         entry.phase = 0
         entry.cta = cta
+        entry.generic = 0
         initialised_by(context, entry, lane, record.operands[3])
         place = context.shared + cta * context.shared_stride + offset
         store64(place, count)

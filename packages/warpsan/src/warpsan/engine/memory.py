@@ -85,6 +85,7 @@ class MbarrierState(NativeStruct):
     cta: i64
     unfenced: i64  # the thread of the cluster, plus one, that has initialised it without a later fence, if it needs one
     initialised_by: i64  # the pc of its initialisation
+    generic: i64  # whether a cp.async has signalled it, which writes in the generic proxy
 
 
 class HazardRow(NativeStruct):

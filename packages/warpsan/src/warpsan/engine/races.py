@@ -18,6 +18,7 @@ __all__ = [
     "SHAPE",
     "changed_lanes",
     "in_flight",
+    "is_generic",
     "is_together",
     "mark_flight",
     "mark_landed",
@@ -31,6 +32,10 @@ __all__ = [
 SHAPE = 13
 """The operand of a record before a write that has the bytes of an element of the written value, and the number of
 elements << 8; their rows are from operand 4 on."""
+
+
+GENERIC_COPY = 1 << 62
+"""Bit of the party of a cp.async that has landed for an mbarrier."""
 
 
 def party_of(context: Context, lane: int) -> int:
@@ -67,10 +72,18 @@ def mark_flight(context: Context, begin: int, many: int, party: int) -> None:
         context.flight_parties[k] = party
 
 
+def is_generic(context: Context, actor: int, party: int) -> int:
+    """Whether an actor's write by a party is of the generic proxy: by a warp, or by a cp.async with an mbarrier."""
+    warps = warps_of_cluster(context)
+    if actor < 2 * warps:
+        return actor < warps
+    return context.mbarriers[actor - 2 * warps].generic and (context.write_parties == 0 or party & GENERIC_COPY != 0)
+
+
 def mark_landed(context: Context, begin: int, many: int) -> None:
     """A cp.async to granules has landed for an mbarrier."""
     for k in range(begin, begin + many if context.write_parties != 0 else begin):
-        context.write_parties[k] = context.flight_parties[k]
+        context.write_parties[k] = context.flight_parties[k] | GENERIC_COPY
         context.flight_parties[k] = 0
 
 

@@ -205,14 +205,8 @@ def _transactions(asm: Assembler, instruction: Instruction, form: MbarrierBytes)
 def _arrive_behind_copies(asm: Assembler, instruction: Instruction, form: CopyArrival) -> None:
     """The lane arrives after its copies so far have landed; without ``.noinc``, the phase also expects this arrival."""
     place = shared_address(asm, instruction.operands[0], form.space)
-    doubtful = asm.checked and any(map(_reads_by_proxy, asm.entry.instructions))  # native code has no clocks for these
-    words = [*place, int(form.expected), instruction.pc, int(doubtful)]
+    words = [*place, int(form.expected), instruction.pc]
     _handed(asm, "mbarrier.copies", arrive_behind_copies, words)
-
-
-def _reads_by_proxy(instruction: Instruction) -> bool:
-    """Whether it may read shared memory in the async proxy."""
-    return instruction.opcode == "wgmma" or (instruction.opcode == "cp" and "bulk_group" in instruction.mods)
 
 
 @native("mbarrier.inval")

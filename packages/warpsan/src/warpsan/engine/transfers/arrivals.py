@@ -12,12 +12,11 @@ from warpsan.engine.copies import drop_landed, land_copy
 from warpsan.engine.flights import copy_came, mark_copy
 from warpsan.engine.layout import (
     ARRIVALS,
-    ASYNC,
-    AT_UNIT,
     LANDED,
     LEFT_OUT,
     MANY_COPIES,
     MOST_COPIES,
+    PAGE_SHIFT,
     SCRATCH_PLACES,
 )
 from warpsan.engine.mbarriers import (
@@ -31,7 +30,8 @@ from warpsan.engine.mbarriers import (
     use_mbarrier,
 )
 from warpsan.engine.memory import MbarrierState, Record, ThreadCopy, TransferEntry
-from warpsan.engine.suspects import current_instruction, first_lane, suspect
+from warpsan.engine.pages import page_of
+from warpsan.engine.suspects import current_instruction, first_lane
 from warpsan.engine.tags import shared_tag
 from warpsan.engine.trace import next_serial
 from warpsan.engine.transfers.entries import lane_address, new_entry
@@ -43,15 +43,11 @@ __all__ = ["arrive_behind_copies", "land_arrivals"]
 
 
 def arrive_behind_copies(registers: int, record: Record, mask: int, context: Context) -> int:
-    """Operands are the address's row and offset, whether the phase expects these arrivals, the pc, and whether the
-    copies' result may break a rule. Returns a status."""
+    """Operands are the address's row and offset, whether the phase expects these arrivals, and the pc. Returns a
+    status."""
     row, shift = record.operands[0], record.operands[1]
     mbarrier_instruction(context, registers, row, shift, mask, record.operands[3])
     context.transfer_serial = next_serial(context)
-    doubtful = record.operands[4] != 0 and context.trace == 0
-    status = suspect(context, AT_UNIT, 0, ASYNC) if doubtful else 0
-    if status != 0:
-        return status
     left = mask
     while left != 0:
         mbarrier = MbarrierState(0)
@@ -131,6 +127,9 @@ def signalled(context: Context, one: ThreadCopy, due: int, mbarrier: MbarrierSta
             offset = load64(places + 8 * lane)
             mark_copy(context, cta, offset, width, shared_tag(actor, time), -1)
             copy_came(context, cta, offset, width)
+            page = context.page_generic.at(page_of(context, cta, offset >> PAGE_SHIFT))
+            page[0] = max(page[0], time)
+    mbarrier.generic = 1
     undefine_copies(context, one, cta, due)
     remote = is_remote(context, context.current, mbarrier)
     landed_copy(context, mbarrier, remote, time)
