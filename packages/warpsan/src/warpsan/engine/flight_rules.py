@@ -50,7 +50,8 @@ def disturbs(
         if rule == OVERWRITES_SOURCE:
             name_reader(context, row, cta, granule << context.granule_shift)
         else:
-            party = context.write_parties[place]
+            party = context.flight_parties[place]  # of cp.async
+            party = party if party != 0 else context.write_parties[place]
             name_other(context, row, context.pcs[record_of_party(party)], warp_of_party(party), party & 31)
     return add_hazard(context, row)
 
