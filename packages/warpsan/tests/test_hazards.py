@@ -89,7 +89,7 @@ PARTIES: list[tuple[str, dict[str, object], str, dict[str, object]]] = [
         "mov.u32 %r3, %ctaid.x;\nst.global.u32 [%rd1], %r3;",
         {"grid": 3},
         "race",
-        {"text": "st.global.u32", "warp": 0, "block": (2, 0, 0)},
+        {"text": "st.global.u32", "warp": 0, "block": (0, 0, 0)},
     ),
     (
         "setp.eq.u32 %p1, %r2, 0;\n@%p1 st.global.u32 [%rd1], 5;\n@!%p1 ld.global.u32 %r3, [%rd1+-128];",
@@ -125,11 +125,11 @@ def test_a_hazard_names_the_conflicting_access(
     assert f"of {'thread' if other.thread else 'warp'} {who} of block {other.block}" in hazard.message
 
 
-def test_a_party_in_several_blocks_has_no_block() -> None:
+def test_one_of_several_blocks_is_the_other_party() -> None:
     body = "mov.u32 %r3, %ctaid.x; setp.eq.u32 %p1, %r3, 2;\nld.global.u32 %r4, [%rd0];\n@%p1 st.global.u32 [%rd0], 5;"
     (hazard,) = hazards(body, threads=1, grid=3)
     assert hazard.other is not None
-    assert (hazard.other.block, hazard.other.warp, hazard.other.note) == (None, None, "in several blocks")
+    assert (hazard.block, hazard.other.block, hazard.other.warp) == ((2, 0, 0), (1, 0, 0), 0)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -15,32 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-import numpy as np
-
 from warpsan.checks.clocks import Clocks, far
-from warpsan.checks.lanes import LaneOrder
-from warpsan.checks.orders import SAME_CLUSTER, SAME_CTA, MemoryOrder, arrival_order
+from warpsan.checks.orders import SAME_CLUSTER, SAME_CTA, MemoryOrder
 from warpsan.checks.scopes import Synchronisation
 from warpsan.engine.machine import Machine
 from warpsan.engine.observer import CompletionBarrier
-from warpsan.engine.selection import Array, Indices, Mask, Selection, indices, subset
-from warpsan.ptx.grammar import has_form
-from warpsan.ptx.ir import Instruction
-from warpsan.ptx.synchronising import MbarrierTest
+from warpsan.engine.selection import Array, Indices, Mask, Selection, subset
 
 __all__ = ["Arrivals"]
-
-_RELAXED_ARRIVAL = "the arrival at the mbarrier is .relaxed: use .release, or a fence before it"
-_TOO_EARLY = "the arrival at the mbarrier is .relaxed, and the access is not before its fence: use .release"
-_RELAXED_IN_CLUSTER = "the arrival at the barrier of the cluster is .relaxed: use .release, or a fence before it"
-_NARROW_ARRIVAL = (
-    "the arrival at the mbarrier is .cta, and the thread that waits is in another block of the cluster: use "
-    ".release.cluster"
-)
-_RELAXED_WAIT = "the wait for the mbarrier is .relaxed: use .acquire, or a fence behind it"
-_NARROW_WAIT = (
-    "the wait for the mbarrier is .cta, and the other thread is in another block of the cluster: use .acquire.cluster"
-)
 
 
 class Arrivals:
@@ -51,42 +33,19 @@ class Arrivals:
     machine : Machine
     clocks : Clocks
     sync : Synchronisation
-    lanes : LaneOrder
     default_scope_is_cta : bool
         Whether an instruction without a scope has the scope ``.cta``, as PTX defines.
     """
 
-    def __init__(
-        self, machine: Machine, clocks: Clocks, sync: Synchronisation, lanes: LaneOrder, *, default_scope_is_cta: bool
-    ) -> None:
-        self.machine, self.clocks, self.sync, self.lanes, self.default_scope_is_cta = (
-            machine,
-            clocks,
-            sync,
-            lanes,
-            default_scope_is_cta,
-        )
+    def __init__(self, machine: Machine, clocks: Clocks, sync: Synchronisation, *, default_scope_is_cta: bool) -> None:
+        self.machine, self.clocks, self.sync = machine, clocks, sync
+        self.default_scope_is_cta = default_scope_is_cta
         self._read: dict[int, list[tuple[int, Array, Hashable, int]]] = {}
         """The observations of each warp's relaxed waits: relation, released vector and place."""
-        self._lacking: dict[tuple[int, int, str], int] = {}
-        """Time of the last such arrival, by arriving block, CTA of the mbarrier and missing qualifier."""
-        self._waits: dict[int, str] = {}
-        """The qualifier that the last wait of each warp was missing."""
-        self._released: dict[tuple[int, int], int] = {}
-        """Time of the last release, by arriving block and CTA of the mbarrier; kept if waits may miss a qualifier."""
-        self._any_waits = any(map(self._may_lack, machine.entry.instructions))
 
     def reset(self) -> None:
         """A new chunk of CTAs."""
-        for table in (self._read, self._lacking, self._waits, self._released):
-            table.clear()
-
-    def _may_lack(self, instruction: Instruction) -> bool:
-        """Whether a wait does not acquire from all threads of a cluster."""
-        if not has_form(instruction, MbarrierTest):
-            return False
-        order = arrival_order(instruction)
-        return not order.acquire or (self.machine.cluster_size > 1 and self._level(order) < SAME_CLUSTER)
+        self._read.clear()
 
     def _level(self, order: MemoryOrder) -> int:
         return SAME_CLUSTER if order.implied and not self.default_scope_is_cta else order.level
@@ -98,39 +57,21 @@ class Arrivals:
         for relation, lanes, home in self._by_relation(barrier, sel):
             key = barrier.key if relation == SAME_CTA else far(barrier.key)
             if self._level(order) < relation:
-                self._lack(lanes, home, _NARROW_ARRIVAL)
                 continue
             if order.release:
-                self.lanes.arrive(lanes)
                 self.sync.post(key, lanes, home)
                 self.clocks.release(key, lanes, home)
-            else:
-                fenced = self.sync.fence_levels(self.clocks.seats(lanes)) >= relation
-                self._lack(lanes, home, _TOO_EARLY if fenced.all() else _RELAXED_ARRIVAL)
-                if self.sync.active:
-                    self.sync.post(key, lanes, home, fenced=relation)
-                    self.clocks.release(key, lanes, home, fenced=self.sync.fenced(relation))
-            if self._any_waits:
-                self._released |= dict.fromkeys(self._blocks(lanes, home), self.clocks.now)
-
-    def arrive_in_cluster(self, sel: Selection) -> None:
-        """Lanes arrive, relaxed, at the barrier of their cluster: accesses of each CTA after its last fence are not
-        released."""
-        first = self.machine.cta[sel] // self.machine.cluster_size * self.machine.cluster_size
-        for rank in range(self.machine.cluster_size):
-            self._lack(sel, first + rank, _RELAXED_IN_CLUSTER)
+            elif self.sync.active:
+                self.sync.post(key, lanes, home, fenced=relation)
+                self.clocks.release(key, lanes, home, fenced=self.sync.fenced(relation))
 
     def leave(self, barrier: CompletionBarrier, sel: Selection, order: MemoryOrder) -> None:
         """The phase that lanes have waited for is complete."""
         keys = [barrier.key, far(barrier.key)] if self.machine.cluster_size > 1 else [barrier.key]
         level = self._level(order)
-        if len(keys) > level + 1 or not order.acquire:
-            text = _NARROW_WAIT if order.acquire else _RELAXED_WAIT
-            self._waits |= dict.fromkeys(self.clocks.seats(sel).tolist(), text)
         for relation, key in enumerate(keys[: level + 1]):
             target = (key, "complete")
             if order.acquire:
-                self.lanes.leave(sel)
                 self.sync.collect(target, sel, barrier.home)
                 self.clocks.acquire(target, sel, barrier.home)
             else:
@@ -162,29 +103,8 @@ class Arrivals:
                     continue
                 self.clocks.join(seat, rows)
                 self.sync.take(seat, target, cta)
-                self.lanes.leave(sel)
             if left:
                 self._read[seat] = left
-
-    # ---- questions --------------------------------------------------------------------------------------------------
-
-    def advice(self, seat: int, block: int, time: int) -> str:
-        """The qualifier that an arrival of ``block``, or a wait of this warp or another of its CTA, was missing, so
-        that the warp does not come after the accesses of ``block`` at a time; empty if none was missing."""
-        cta = seat // self.machine.warps
-        lacks = [text for (*pair, text), last in self._lacking.items() if pair == [block, cta] and last >= time]
-        for text in lacks:
-            if text != _TOO_EARLY:
-                return text
-        released = self._released.get((block, cta), -1) >= time
-        return (self.wait_advice(seat) if released else "") or next(iter(lacks), "")
-
-    def wait_advice(self, seat: int) -> str:
-        """The qualifier that the last wait of this warp, or of another of its CTA, was missing."""
-        first = seat // self.machine.warps * self.machine.warps
-        return next(
-            (self._waits[each] for each in (seat, *range(first, first + self.machine.warps)) if each in self._waits), ""
-        )
 
     # ---- who --------------------------------------------------------------------------------------------------------
 
@@ -199,12 +119,3 @@ class Arrivals:
                 yield relation, sel, barrier.home
             elif mask.any():
                 yield relation, subset(sel, mask), barrier.home[mask]
-
-    def _lack(self, sel: Selection, home: Indices, text: str) -> None:
-        for block, cta in self._blocks(sel, home):
-            self._lacking[block, cta, text] = self.clocks.now
-
-    def _blocks(self, sel: Selection, home: Indices) -> set[tuple[int, int]]:
-        """(block of the lanes, CTA of the chunk that has their mbarrier)."""
-        blocks = self.machine.cta_ids[self.machine.cta[indices(sel)]]
-        return set(zip(blocks.tolist(), np.asarray(home).tolist(), strict=True))

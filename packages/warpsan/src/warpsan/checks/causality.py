@@ -15,10 +15,9 @@ from typing import Protocol
 import numpy as np
 
 from warpsan.checks.clocks import Clocks
-from warpsan.checks.lanes import LaneOrder
 from warpsan.checks.orders import SAME_CLUSTER, SAME_CTA, SAME_GPU
 from warpsan.engine.machine import Machine
-from warpsan.engine.selection import WARP, Array, Indices, Mask, Selection, indices
+from warpsan.engine.selection import Array, Indices, Mask, Selection, indices
 
 __all__ = ["RELATIONS", "Causality", "Fence", "Moment", "ObservedWrites"]
 
@@ -81,13 +80,12 @@ class Causality:
     ----------
     machine : Machine
     clocks : Clocks
-    lanes : LaneOrder
     active : bool
         Whether the kernel has any instruction that passes accesses on through memory.
     """
 
-    def __init__(self, machine: Machine, clocks: Clocks, lanes: LaneOrder, *, active: bool) -> None:
-        self.machine, self.clocks, self.lanes, self.active = machine, clocks, lanes, active
+    def __init__(self, machine: Machine, clocks: Clocks, *, active: bool) -> None:
+        self.machine, self.clocks, self.active = machine, clocks, active
         self._fenced: Array = clocks.blank(len(RELATIONS)) if active else np.empty(0)
         """For each relation, the past of the last fence with that reach [relations, planes, warps, actors]."""
         seats = machine.n_cta * machine.warps
@@ -204,20 +202,10 @@ class Causality:
             left += fresh
 
     def _take_rows(self, seat: int, moment: Moment) -> None:
-        """A warp comes after a moment of its cluster; its lanes come after earlier releases of the warp's other
-        lanes."""
-        if moment in self._taken[seat]:
-            return
-        self._taken[seat].add(moment)
-        self.clocks.join(seat, moment.rows)
-        if (until := int(moment.rows[0, seat % self.clocks.warps])) > 0:
-            self.lanes.leave(slice(*self._lanes(seat)), until)
-
-    def _lanes(self, seat: int) -> tuple[int, int]:
-        """The lanes of a warp."""
-        cta, slot = divmod(seat, self.machine.warps)
-        first = (slot * self.machine.n_cta + cta) * WARP
-        return first, first + WARP
+        """A warp comes after a moment of its cluster."""
+        if moment not in self._taken[seat]:
+            self._taken[seat].add(moment)
+            self.clocks.join(seat, moment.rows)
 
     # ---- barriers ---------------------------------------------------------------------------------------------------
 

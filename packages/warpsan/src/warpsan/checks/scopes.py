@@ -27,8 +27,7 @@ import numpy as np
 from warpsan.analysis.derived import derived
 from warpsan.checks.causality import RELATIONS, Causality, Fence, Moment, ObservedWrites
 from warpsan.checks.clocks import Clocks
-from warpsan.checks.lanes import LaneOrder
-from warpsan.checks.orders import SAME_CLUSTER, SAME_CTA, SAME_GPU, MemoryOrder, memory_order
+from warpsan.checks.orders import SAME_GPU, MemoryOrder, memory_order
 from warpsan.engine.machine import Machine
 from warpsan.engine.observer import Access
 from warpsan.engine.selection import WARP, Selection, indices
@@ -39,15 +38,6 @@ __all__ = ["MOST_SYNCHRONISING", "ReleaseChain", "Synchronisation", "synchronise
 
 MOST_SYNCHRONISING = 1024
 """Most lanes of a step of atomic operations that orders accesses; histograms and sums have more, and order nothing."""
-_WITHIN = ("", "of another block of the cluster", "in another block")
-_SCOPES = ("cta", "cluster", "gpu", "sys")
-_FENCES = {SAME_CTA: "__threadfence_block()", SAME_CLUSTER: "fence.acq_rel.cluster", SAME_GPU: "__threadfence()"}
-
-_NOT_COVERED = (
-    "no fence is between it, or the barrier that passed it on, and the operation that the other thread saw: put the "
-    "fence directly before that operation, or give both sides a fence.sc (__threadfence())"
-)
-
 _Moments = tuple[Moment | None, Moment | None, Moment | None]
 """The released vector, by relation of the acquiring thread."""
 _Place = tuple[int, str, int]
@@ -103,13 +93,12 @@ class Synchronisation(Causality):
     ----------
     machine : Machine
     clocks : Clocks
-    lanes : LaneOrder
     chains : dict
         The chains of places of global memory, from all chunks of the launch.
     """
 
-    def __init__(self, machine: Machine, clocks: Clocks, lanes: LaneOrder, chains: dict[int, ReleaseChain]) -> None:
-        super().__init__(machine, clocks, lanes, active=synchronises(machine.entry))
+    def __init__(self, machine: Machine, clocks: Clocks, chains: dict[int, ReleaseChain]) -> None:
+        super().__init__(machine, clocks, active=synchronises(machine.entry))
         seats = machine.n_cta * machine.warps
         self._chains: dict[str, dict[int, ReleaseChain]] = {"global": chains, "shared": {}}
         self._seen: list[dict[ReleaseChain, tuple[int, int]]] = [{} for _ in range(seats)]
@@ -120,8 +109,6 @@ class Synchronisation(Causality):
         """For each warp, the number of links of a chain whose fences it has observed, and the scope."""
         self._joined: list[dict[ReleaseChain, tuple[int, int]]] = [{} for _ in range(seats)]
         """The same for the releases of the links."""
-        self._own: list[set[ReleaseChain]] = [set() for _ in range(seats)]
-        """For each warp, the chains whose own releases it has acquired."""
         self._released_at: dict[_Place, _Moments] = {}
         """The vector of a warp's last release operation on a place."""
         self._acquired: list[int] = [-1] * seats
@@ -135,7 +122,6 @@ class Synchronisation(Causality):
         self._acquired = [-1] * seats
         for seen in (self._seen, self._looked, self._joined):
             seen[:] = [{} for _ in range(seats)]
-        self._own = [set() for _ in range(seats)]
         for table in (self._released_at, self._seen_at):
             table.clear()
 
@@ -154,7 +140,6 @@ class Synchronisation(Causality):
             for seat in seats.tolist():
                 self._come_after_fences(seat, level)
         if order.release:
-            self.lanes.arrive(sel)
             self._release_by_fence(seats, level)
 
     def _relation(self, link: _Link, seat: int) -> int:
@@ -168,21 +153,16 @@ class Synchronisation(Causality):
     def _join_all(self, seat: int, seen: dict[ReleaseChain, tuple[int, int]], level: int) -> None:
         for chain, (many, scope) in seen.items():
             first = _fresh(self._joined[seat], chain, many, min(level, scope))
-            if first and chain in self._own[seat]:
-                self.lanes.leave(slice(*self._lanes(seat)))
             links = chain.links[first:many]
             joined = [link for link in links if self._relation(link, seat) <= min(level, scope, link.level)]
-            self._join(seat, chain, joined)
+            self._join(seat, joined)
 
-    def _join(self, seat: int, chain: ReleaseChain, links: Sequence[_Link]) -> None:
+    def _join(self, seat: int, links: Sequence[_Link]) -> None:
         moments = []
         for link in links:
             moment = link.moments[self._relation(link, seat)]
             if moment is None:
                 continue
-            if moment.cluster == self._cluster(seat) and link.seat == seat:
-                self._own[seat].add(chain)
-                self.lanes.leave(slice(*self._lanes(seat)))
             moments.append(moment)
         self._come_after(seat, moments)
 
@@ -270,7 +250,6 @@ class Synchronisation(Causality):
         if order.release:
             fence = max(fence, level)
             self._released_at[here] = moments[0], moments[1], moments[2]
-            self.lanes.arrive(np.array([lane]))
         chain.links.append(
             _Link(
                 *(seat, self._block(seat), cluster, lane % WARP, self.clocks.now, order.level, fence),
@@ -289,37 +268,6 @@ class Synchronisation(Causality):
             for seat in self.clocks.seats(sel).tolist():
                 if self._seen[seat] and self._acquired[seat] < SAME_GPU:
                     self._acquire(seat, SAME_GPU)
-
-    # ---- questions --------------------------------------------------------------------------------------------------
-
-    def advice(self, seat: int, block: int, time: int) -> str:
-        """The missing synchronisation between the accesses of ``block`` at a time and this warp; empty if neither
-        this warp nor another of its CTA has read a later strong write of that block."""
-        first = seat // self.machine.warps * self.machine.warps
-        other = block != self._block(seat)
-        for reader in (seat, *range(first, first + self.machine.warps)):
-            for chain, (many, scope) in self._seen[reader].items():
-                for link in chain.links[:many]:
-                    if link.block == block and link.time >= time and (other or link.seat != reader):
-                        return self._lack(link, reader, scope)
-        return ""
-
-    def _lack(self, link: _Link, seat: int, scope: int) -> str:
-        relation = self._relation(link, seat)
-        other, use = _WITHIN[relation], _FENCES[relation]
-        if link.level < relation:
-            return f"the operation that it saw is .{_SCOPES[link.level]}, and the reader is {other}: use .gpu"
-        if scope < relation:
-            return f"the operation that saw it is .{_SCOPES[scope]}, and the writer is {other}: use .gpu"
-        if link.fence < 0:
-            return f"no fence or release is between it and the operation that the other thread saw: use {use}"
-        if link.fence < relation:
-            return f"the fence is .{_SCOPES[link.fence]}, and the reader is {other}: use {use}"
-        if self._acquired[seat] < 0:
-            return f"the operation that saw the release is relaxed, and no fence follows it: use {use}"
-        if self._acquired[seat] < relation:
-            return f"the fence after it is .{_SCOPES[self._acquired[seat]]}, and the writer is {other}: use {use}"
-        return _NOT_COVERED
 
 
 def _fresh(done: dict[ReleaseChain, tuple[int, int]], chain: ReleaseChain, many: int, level: int) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from warpsan.checks.clocks import ACTOR_SHIFT, TIME_MASK, Clocks
-from warpsan.checks.global_history import FIRST_GROUP, GlobalHistory, Marks
+from warpsan.checks.global_history import GlobalHistory, Marks
 from warpsan.checks.orders import LEVELS, SAME_CLUSTER, SAME_CTA, SAME_GPU
 from warpsan.checks.scopes import Synchronisation
 from warpsan.engine.machine import Machine
@@ -109,7 +109,7 @@ class TensorMapFences:
         words = (each.gather(places, MAP_CHUNK).ravel().tolist() for each in (marks.owner, marks.tag, marks.pc))
         code = self.machine.entry.instructions
         writes = dict.fromkeys(zip(*words, strict=True))
-        return [each for each in writes if 0 < each[0] < FIRST_GROUP and not in_async_proxy(code[each[2]])]
+        return [each for each in writes if each[0] and not in_async_proxy(code[each[2]])]
 
     def _lack(self, lane: int, begin: int, owner: int, tag: int) -> tuple[str, str]:
         """The missing fence between a write and the use by a lane, and the remedy; empty if none is missing."""

@@ -271,14 +271,17 @@ def release_fenced(context: Context, warp: int, vector: Ptr[i64], remote: int) -
 
 
 def fence_proxies(registers: int, record: Record, mask: int, context: Context) -> int:
-    """A fence.proxy.async: accesses in the current warp's past have passed a fence between the proxies."""
+    """A fence.proxy.async: accesses in the current warp's past to shared memory, global memory or both (operands 0 and
+    1) have passed a fence between the proxies."""
     warp = context.current
     columns = context.columns
     mine = vector_of(context, warp)
-    for other in range(columns):
-        place = mine.at(columns + other)
-        place[0] = max(place[0], mine[other])
-    mine[columns + warp] = context.clocks[warp]
+    for part in range(1, context.actors // columns):
+        if record.operands[part - 1]:
+            for other in range(columns):
+                place = mine.at(part * columns + other)
+                place[0] = max(place[0], mine[other])
+            mine[part * columns + warp] = context.clocks[warp]
     begin_time(context, warp)
     set_floors(context, warp)
     return 0

@@ -9,6 +9,7 @@ from warpsan.engine.memory import (
     BarrierState,
     Block,
     DoubledArrival,
+    GlobalMark,
     HazardRow,
     LaneMark,
     Link,
@@ -245,8 +246,15 @@ class Context(NativeStruct):
     update_parties: Ptr[i32]
     watch_parties: Ptr[i32]
     watchers: Ptr[i32]  # as `updaters`, the time of the last strong read; 0 without any
+    remote_parties: Ptr[i64]  # ... per element of `remote`
     shared_chains: Ptr[i64]  # as `chains`, per granule of shared memory
-    lane_marks: Ptr[LaneMark]  # per kind of access (:mod:`~warpsan.engine.lane_races`), CTA and granule
+    lane_marks: Ptr[LaneMark]  # a hash table (:mod:`~warpsan.engine.lane_races`)
+    global_marks: Ptr[GlobalMark]  # per kind of access (:mod:`~warpsan.engine.global_races`) and granule
+    global_kinds: i64
+    global_granules: i64
+    marks_after: Ptr[GlobalMark]  # further ones
+    mark_count: i64
+    mark_room: i64
     lane_step: i64
     lanes_known: Ptr[
         i32

@@ -10,9 +10,8 @@ from __future__ import annotations
 from warpsan.engine.clocks import comes_before, operation_time, vector_of, warps_of_cluster
 from warpsan.engine.context import Context
 from warpsan.engine.flight_rules import disturbs
-from warpsan.engine.hazards import note_reached, note_unwritten
+from warpsan.engine.hazards import add_hazard, hazard_row, note_reached, note_unwritten
 from warpsan.engine.layout import (
-    AT_UNIT,
     IN_FLIGHT,
     LOADS,
     NOT_READABLE,
@@ -35,9 +34,11 @@ from warpsan.engine.races import (
     party_of,
     race,
     reader_at,
+    record_of_party,
     warp_of_party,
 )
 from warpsan.engine.rules import (
+    AFTER_EXIT,
     COPIES_READ,
     COPIES_TOGETHER,
     COPIES_UPDATED,
@@ -48,7 +49,6 @@ from warpsan.engine.rules import (
     UNFENCED_READ,
     UNFENCED_WRITE,
 )
-from warpsan.engine.suspects import current_instruction, suspect
 from warpsan.engine.tags import actor_of_tag, shared_tag, time_of_tag
 from warpsan.engine.updates import page_updated, updater_at
 from warpsan.engine.words import fill, load32, load64, store32, store64
@@ -336,7 +336,7 @@ def copy_issued(
             return status
     time = operation_time(context, actor)
     mark_copy(context, cta, offset, size, shared_tag(actor, time), party_of(context, lane))
-    touch_remote(context, warp, cta, actor, time)
+    touch_remote(context, warp, cta, actor, time, lane)
     return time
 
 
@@ -457,10 +457,13 @@ def unmark_mbarrier(context: Context, cta: int, offset: int) -> None:
 # ---- the shared memory of other CTAs ---------------------------------------------------------------------------------
 
 
-def touch_remote(context: Context, warp: int, cta: int, actor: int, time: int) -> None:
-    """An actor accesses the shared memory of a CTA on behalf of a warp, possibly of another CTA."""
+def touch_remote(context: Context, warp: int, cta: int, actor: int, time: int, lane: int) -> None:
+    """An actor accesses the shared memory of a CTA on behalf of a lane of the current warp, possibly of another CTA."""
     if context.remote != 0 and warp // context.warp_count != cta:
-        context.remote[context.columns * cta + actor] = time
+        place = context.columns * cta + actor
+        context.remote[place] = time
+        if context.write_parties != 0:
+            context.remote_parties[place] = party_of(context, lane)
 
 
 def others_know(context: Context) -> int:
@@ -478,7 +481,20 @@ def others_know(context: Context) -> int:
             latest = 0
             for warp in range(warps if time != 0 else 0):
                 latest = max(latest, vector_of(context, warps * cta + warp)[actor])
-            if time > latest:
-                current_instruction(context, 0)  # an instruction of another warp
-                return suspect(context, AT_UNIT, 0, RACE)
+            status = remote_access_ends(context, cta, columns * cta + actor) if time > latest else 0
+            if status != 0:
+                return status
     return 0
+
+
+def remote_access_ends(context: Context, cta: int, place: int) -> int:
+    """No thread of a CTA comes after an access of another CTA to its shared memory. Returns a status."""
+    if context.write_parties == 0:
+        return RACE
+    party = context.remote_parties[place]
+    row = hazard_row(context, context.records[record_of_party(party)], AFTER_EXIT, 1 << (party & 31))
+    state = context.warps[warp_of_party(party)]
+    row.warp = state.number
+    row.cta = state.linear_cta
+    row.expected = cta % context.cluster_size
+    return add_hazard(context, row)

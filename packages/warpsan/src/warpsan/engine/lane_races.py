@@ -1,4 +1,4 @@
-"""Races between the lanes of a warp in shared memory: machine code (:mod:`~warpsan.engine.translate`).
+"""Races between the lanes of a warp: machine code (:mod:`~warpsan.engine.translate`).
 
 A lane that executed an instruction together with another comes after it in its own program; a lane that was absent,
 because the warp had diverged, does not (:mod:`warpsan.checks.lanes`). Only accesses with absent lanes are marked. The
@@ -11,28 +11,54 @@ from __future__ import annotations
 from warpsan.engine.clocks import begin_time, lanes_with, vector_of
 from warpsan.engine.context import Context
 from warpsan.engine.hazards import add_hazard, hazard_row
-from warpsan.engine.layout import EVERY_LANE, IN_GLOBAL, IN_SHARED, SCRATCH_PLACES
+from warpsan.engine.layout import EVERY_LANE, IN_SHARED, SCRATCH_PLACES
 from warpsan.engine.memory import LaneMark, Record
 from warpsan.engine.races import changed_lanes, party_of, record_of_party, warp_of_party
 from warpsan.engine.rules import LANES_TOGETHER
-from warpsan.engine.suspects import first_lane, suspect_lanes
+from warpsan.engine.suspects import first_lane
 from warpsan.engine.words import load32, load64
 
-__all__ = ["KINDS", "READ", "UPDATED", "WATCHED", "WROTE", "lanes_race", "meet_partly", "note_lanes", "race_in_step"]
+__all__ = [
+    "KINDS",
+    "MOST_MARKS",
+    "READ",
+    "UPDATED",
+    "WATCHED",
+    "WROTE",
+    "lanes_race",
+    "meet_partly",
+    "note_lanes",
+    "race_in_step",
+]
 
 WROTE, READ, UPDATED, WATCHED = range(4)
 KINDS = 4
+MOST_MARKS, MOST_PROBES = 1 << 18, 64
 """Kinds of accesses: weak writes, weak reads, atomic operations and strong writes, strong reads."""
 
 
-def mark_at(context: Context, kind: int, cta: int, granule: int) -> LaneMark:
-    """The mark of the last access of a kind to a granule with absent lanes."""
-    return context.lane_marks[context.granules * (context.cta_count * kind + cta) + granule]
+def mark_at(context: Context, space: int, kind: int, place: int, adds: int) -> LaneMark:
+    """The mark of the last access of a kind to a granule of a space (of shared memory, numbered over all CTAs) with
+    absent lanes, in the running cluster; 0 if there is none and it is not added, or too many others are there."""
+    key = (KINDS * space + kind) << 48 | place
+    first = (key ^ key >> 17) * 0x9E3779B1 >> 12
+    for k in range(MOST_PROBES):
+        mark = context.lane_marks[first + k & MOST_MARKS - 1]
+        if mark.cluster != context.cluster + 1:
+            if adds == 0:
+                return LaneMark(0)
+            mark.key = key
+            mark.cluster = context.cluster + 1
+            mark.party = -1
+            return mark
+        if mark.key == key:
+            return mark
+    return LaneMark(0)
 
 
-def is_of_warp(context: Context, mark: LaneMark, warp: int) -> int:
+def is_of_warp(mark: LaneMark, warp: int) -> int:
     """Whether a mark is of an access of a warp."""
-    return mark.cluster == context.cluster + 1 and warp_of_party(mark.party) == warp
+    return mark != 0 and mark.party >= 0 and warp_of_party(mark.party) == warp
 
 
 def known_time(context: Context, warp: int, lane: int, other: int) -> int:
@@ -59,48 +85,71 @@ def comes_after_all(context: Context, warp: int, mark: LaneMark) -> int:
     return 1
 
 
-def lanes_race(context: Context, cta: int, mask: int, width: int, against: int, rule: int, stores: int) -> int:
-    """Compare accesses of lanes to the places in the scratch with those of absent lanes, of the kinds whose bits are in
-    ``against``. ``rule`` is that of the first kind; with ``stores``, only writes that change the stored value count.
-    Returns a status."""
+def lanes_race(
+    context: Context,
+    space: int,
+    cta: int,
+    mask: int,
+    width: int,
+    issuer: int,
+    against: int,
+    rule: int,
+    stores: int,
+) -> int:
+    """Compare accesses of lanes, or of an issuer (otherwise -1), to the places in the scratch with those of absent
+    lanes, of the kinds whose bits are in ``against``. ``rule`` is that of the first kind; with ``stores``, only writes
+    that change the stored value count. Returns a status."""
     counts = -1 if stores else mask
     for kind in range(KINDS if context.lane_marks != 0 else 0):
         if against >> kind & 1:
-            status = compare_lanes(context, cta, mask, width, kind, rule + kind, counts)
+            status = compare_lanes(context, space, cta, mask, width, issuer, kind, rule + kind, counts)
             if status != 0:
                 return status
     return 0
 
 
-def compare_lanes(context: Context, cta: int, mask: int, width: int, kind: int, rule: int, given: int) -> int:
+def compare_lanes(
+    context: Context,
+    space: int,
+    cta: int,
+    mask: int,
+    width: int,
+    issuer: int,
+    kind: int,
+    rule: int,
+    given: int,
+) -> int:
     """Compare accesses of lanes with those of one kind. Returns a status."""
-    warp, shift, counts = context.current, context.granule_shift, given
-    places = context.scratch + SCRATCH_PLACES
+    warp, counts, places = context.current, given, context.scratch + SCRATCH_PLACES
+    shift, first, memory = context.global_shift, 0, context.arena
+    if space == IN_SHARED:
+        shift, first = context.granule_shift, context.granules * cta
+        memory = context.shared + cta * context.shared_stride
     for k in range(max(width >> shift, 1)):
-        for lane in range(32):
-            if mask >> lane & 1 == 0:
+        for number in range(32):
+            if mask >> number & 1 == 0:
                 continue
-            offset = load64(places + 8 * lane)
-            mark = mark_at(context, kind, cta, (offset >> shift) + k)
-            if is_of_warp(context, mark, warp) == 0 or mark.mask >> lane & 1:
+            offset, lane = load64(places + 8 * number), number if issuer < 0 else issuer
+            mark = mark_at(context, space, kind, first + (offset >> shift) + k, 0)
+            if is_of_warp(mark, warp) == 0 or mark.mask >> lane & 1:
                 continue
             if mark.several == 0 and mark.party & 31 == lane:
                 continue
             if comes_after(context, warp, lane, mark):
                 continue
             if counts < 0:
-                counts = changed_lanes(context, mask, width, context.shared + cta * context.shared_stride)
-            if counts >> lane & 1 == 0:
+                counts = changed_lanes(context, mask, width, memory)
+            if counts >> number & 1 == 0:
                 continue
             other = -1 if mark.several else mark.party & 31
-            return lane_race(context, rule, lane, offset, width, other, context.pcs[record_of_party(mark.party)])
+            return lane_race(context, space, rule, lane, offset, width, other, context.pcs[record_of_party(mark.party)])
     return 0
 
 
-def lane_race(context: Context, rule: int, lane: int, offset: int, width: int, other: int, pc: int) -> int:
+def lane_race(context: Context, space: int, rule: int, lane: int, offset: int, width: int, other: int, pc: int) -> int:
     """A lane's access races with one of another lane of its warp, or of several (-1). Returns a status."""
     row = hazard_row(context, context.current_record, rule, 1 << lane)
-    row.space = IN_SHARED
+    row.space = space
     row.offset = offset
     row.width = width
     row.other_pc = pc
@@ -110,21 +159,27 @@ def lane_race(context: Context, rule: int, lane: int, offset: int, width: int, o
     return add_hazard(context, row)
 
 
-def note_lanes(context: Context, kind: int, cta: int, mask: int, there: int, width: int) -> None:
+def note_lanes(
+    context: Context, space: int, kind: int, cta: int, mask: int, there: int, width: int, issuer: int
+) -> None:
     """Mark accesses of a kind to the places in the scratch; ``there`` has the lanes that come after them in program
     order (:func:`~.clocks.lanes_there`)."""
     if context.lane_marks == 0 or there == EVERY_LANE:
         return
-    warp, shift, places = context.current, context.granule_shift, context.scratch + SCRATCH_PLACES
-    reads = kind in (READ, WATCHED)
+    warp, places, reads = context.current, context.scratch + SCRATCH_PLACES, kind in (READ, WATCHED)
+    shift, first = context.global_shift, 0
+    if space == IN_SHARED:
+        shift, first = context.granule_shift, context.granules * cta
     context.lane_step += 1
-    for lane in range(32):
-        if mask >> lane & 1 == 0:
+    for number in range(32):
+        if mask >> number & 1 == 0:
             continue
-        granule = load64(places + 8 * lane) >> shift
+        lane, granule = number if issuer < 0 else issuer, first + (load64(places + 8 * number) >> shift)
         for k in range(granule, granule + max(width >> shift, 1)):
-            mark, lanes, several = mark_at(context, kind, cta, k), lanes_with(there, lane), 0
-            if is_of_warp(context, mark, warp):
+            mark, lanes, several = mark_at(context, space, kind, k, 1), lanes_with(there, lane), 0
+            if mark == 0:
+                continue
+            if is_of_warp(mark, warp):
                 if mark.step == context.lane_step:
                     several = there == 0 and mark.party & 31 != lane
                     lanes = 0 if several else lanes & mark.mask if reads else lanes
@@ -135,15 +190,12 @@ def note_lanes(context: Context, kind: int, cta: int, mask: int, there: int, wid
             mark.mask = lanes
             mark.step = context.lane_step
             mark.several = several
-            mark.cluster = context.cluster + 1
 
 
 def race_in_step(context: Context, record: Record, mask: int, space: int, present: int, width: int) -> int:
     """Lanes have found another lane's value at the places in the scratch that they have just written; ``present`` are
     all that wrote. Returns a status."""
     context.current_record = record
-    if space == IN_GLOBAL:
-        return suspect_lanes(context, mask)
     places, lane = context.scratch + SCRATCH_PLACES, first_lane(mask)
     offset, winner = load64(places + 8 * lane), lane
     for other in range(32):
@@ -151,7 +203,7 @@ def race_in_step(context: Context, record: Record, mask: int, space: int, presen
         if (present & ~mask) >> other & 1 and apart < width and apart > -width:
             winner = other
     pc = context.pcs[(context.current_record - context.records) >> 6] if context.pcs != 0 else 0
-    return lane_race(context, LANES_TOGETHER, lane, offset, width, winner, pc)
+    return lane_race(context, space, LANES_TOGETHER, lane, offset, width, winner, pc)
 
 
 def meet_partly(registers: int, record: Record, mask: int, context: Context) -> int:

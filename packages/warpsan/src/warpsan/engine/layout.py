@@ -54,12 +54,11 @@ WHY = (
     "an instruction that is not modelled",
     "a register that was never set",
     "not algebraic",
-    "an access that comes after no griddepcontrol.wait",
     "calls within calls that are too deep",
     "too many releases",
 )
 ILLEGAL, SPREAD, DIVERGENT, BROKEN_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, FULL = range(2, 13)
-TENSOR_MAP, UNMODELLED, INDEX, APART, REFUSED, UNSET, NOT_ALGEBRAIC, EARLY_ACCESS, TOO_DEEP, LATE = range(13, 23)
+TENSOR_MAP, UNMODELLED, INDEX, APART, REFUSED, UNSET, NOT_ALGEBRAIC, TOO_DEEP, LATE = range(13, 22)
 
 FIRST_TIME, LAST_TIME = 64, 1 << 30
 """First and last time of the checks' clock. Numbers below ``FIRST_TIME`` are statuses. Times are 32 bits wide in

@@ -155,7 +155,7 @@ def use_mbarrier(context: Context, entry: MbarrierState, lane: int) -> int:
     if context.checked == 0:
         return 0
     warp = context.current
-    touch_remote(context, warp, entry.cta, warp, context.clocks[warp])
+    touch_remote(context, warp, entry.cta, warp, context.clocks[warp], 0)
     return comes_after_writes(context, UPDATES_WRITTEN, warp, lane, entry)
 
 
@@ -179,7 +179,7 @@ def initialise(context: Context, entry: MbarrierState, lane: int) -> int:
     warp = context.current
     store64(context.scratch + SCRATCH_PLACES + 8 * lane, offset)
     status = write_shared(context, cta, 1 << lane, EVERY_LANE, offset, offset, 8)
-    touch_remote(context, warp, cta, warp, context.clocks[warp])
+    touch_remote(context, warp, cta, warp, context.clocks[warp], 0)
     mark_mbarrier(context, cta, offset)
     fill(vectors_of(context, entry, 0), 0, 32 * context.actors)
     return status

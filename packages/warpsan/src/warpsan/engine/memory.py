@@ -10,6 +10,7 @@ __all__ = [
     "BarrierState",
     "Block",
     "DoubledArrival",
+    "GlobalMark",
     "HazardRow",
     "LaneMark",
     "Link",
@@ -237,7 +238,9 @@ class ReleaseList(NativeStruct):
 
 
 class LaneMark(NativeStruct):
-    """The last access of a kind to a granule of shared memory with absent lanes."""
+    """The last access of a kind to a granule with absent lanes."""
+
+    key: i64  # the space, the kind and the granule
 
     time: i64
     party: i64
@@ -245,6 +248,15 @@ class LaneMark(NativeStruct):
     step: i64  # the number of its instruction's execution
     several: i64  # whether it stands for several lanes
     cluster: i64  # the number of its cluster plus one; 0: no access
+
+
+class GlobalMark(NativeStruct):
+    """An access of a kind to a granule of global memory."""
+
+    tag: i64  # 0: none
+    party: i64
+    info: i64  # of a strong access its scope, and flags (:mod:`.global_races`)
+    before: GlobalMark  # an earlier one that does not come before it; 0: none
 
 
 class Link(NativeStruct):

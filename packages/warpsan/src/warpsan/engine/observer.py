@@ -146,9 +146,6 @@ class Observer:
     def tensor_map_use(self, maps: Access) -> None:
         """Copies are about to read the tensor maps at these addresses."""
 
-    def grid_wait(self, sel: Selection, instruction: Instruction) -> None:
-        """These lanes have executed a ``griddepcontrol.wait``: the grids that this one depends on are complete."""
-
     def forget(self, key: Hashable, ctas: Mask) -> None:
         """A barrier's phase is complete for these CTAs of the chunk: ``key`` is reset."""
 

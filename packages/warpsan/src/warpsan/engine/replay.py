@@ -40,7 +40,6 @@ def replay(
     *,
     together: bool,
     ending: SimError | None = None,
-    history: GlobalHistory | None = None,
 ) -> None:
     """Report the hazards of recorded events that the checks of races, copies and barriers find.
 
@@ -56,8 +55,6 @@ def replay(
         several clusters ran together.
     ending : SimError, optional
         The exception with which the last cluster ends.
-    history : GlobalHistory, optional
-        With the ``race`` check, the history that keeps accesses to global memory; by default, a new one.
 
     Raises
     ------
@@ -73,7 +70,8 @@ def replay(
         for chunk in stretches
     ]
     groups = clusters if side_by_side else [[ctas] for chunk in clusters for ctas in chunk]
-    if history is None and "race" in setup.checks:
+    history = None
+    if "race" in setup.checks:
         history = GlobalHistory(setup.entry, len(space.data), setup.geometry.ctas)
     machines: dict[int, _Replay] = {}
     progress = WorkProgress("recorded events checked", sum(map(len, by_cluster.values())))

@@ -19,7 +19,7 @@ then that of these runs.
 from __future__ import annotations
 
 import weakref
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from warpsan.engine.communication import all_resident
 from warpsan.engine.engine import NativeCode, accesses_of
 from warpsan.engine.repeating import Repetition, TooManyEvents, address_of, marks_of
 from warpsan.engine.row_space import RowSpace
+from warpsan.engine.selection import Array
 from warpsan.engine.suspicions import Suspicions
 from warpsan.engine.touched import Touched
 from warpsan.errors import IllegalAccess, SimError
@@ -41,9 +42,51 @@ from warpsan.report.hazard_log import HazardLog
 from warpsan.report.rows import report_rows
 from warpsan.report.run_ends import ending_of
 
-__all__ = ["REPORTED", "Suspicions", "in_order", "note_suspicions", "report_suspicions"]
+__all__ = ["REPORTED", "Notes", "Suspicions", "in_order", "note_suspicions", "report_suspicions", "space_for_notes"]
 
 _fine: dict[int, tuple[weakref.ref[Program], Program]] = {}
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Space for the hazards and suspicions of a run that continues after them.
+
+    Attributes
+    ----------
+    hazards : RowSpace
+    suspects, counts : ndarray
+        Rows of suspicions, and their number for each record.
+    marks : dict of int to ndarray of uint8
+        Further suspicious granules, by space.
+    clusters : ndarray of uint8
+        As in :class:`~warpsan.engine.suspicions.Suspicions`.
+    """
+
+    hazards: RowSpace
+    suspects: Array
+    counts: Array
+    marks: dict[int, Array]
+    clusters: Array
+
+    @property
+    def words(self) -> dict[str, int]:
+        """The fields of the context."""
+        arrays = {
+            "suspects": self.suspects,
+            "suspects_of": self.counts,
+            "marked_shared": self.marks[layout.IN_SHARED],
+            "marked_global": self.marks[layout.IN_GLOBAL],
+            "marked_clusters": self.clusters,
+        }
+        return self.hazards.words | {name: address_of(array) for name, array in arrays.items()}
+
+
+def space_for_notes(setup: Setup, code: NativeCode, space: Space) -> Notes:
+    """Space for the notes of a run."""
+    records = len(code.decoded.records) + len(setup.entry.instructions)
+    rows = np.zeros((layout.MOST_SUSPECTS, layout.SUSPECT_WORDS), np.int64)
+    clusters = np.zeros(code.clusters, np.uint8)
+    return Notes(RowSpace(records), rows, np.zeros(records, np.int32), marks_of(setup, space), clusters)
 
 
 def note_suspicions(
@@ -89,29 +132,12 @@ def note_suspicions(
         code = NativeCode(fine, space)
     except NotNative:
         return None
-    records = len(code.decoded.records) + len(fine.entry.instructions)
-    suspects = np.zeros((layout.MOST_SUSPECTS, layout.SUSPECT_WORDS), np.int64)
-    counts = np.zeros(records, np.int32)
-    hazards = RowSpace(records)
+    notes = space_for_notes(fine, code, space)
     ends_illegally = bool(setup.checks) and "memory" not in setup.checks
-    words = (
-        order
-        | hazards.words
-        | {
-            "illegal_ends": int(ends_illegally),
-            "suspects": address_of(suspects),
-            "suspects_of": address_of(counts),
-        }
-    )
-    marks, more = marks_of(fine, space), np.zeros(code.clusters, np.uint8)
-    words |= {
-        "marked_shared": address_of(marks[layout.IN_SHARED]),
-        "marked_global": address_of(marks[layout.IN_GLOBAL]),
-        "marked_clusters": address_of(more),
-    }
+    words = order | notes.words | {"illegal_ends": int(ends_illegally)}
     state = code.state(words)
     status = code.run(state, 0, code.clusters)
-    found = hazards.rows(state.context.hazard_count)
+    found = notes.hazards.rows(state.context.hazard_count)
     unwritten = any(each.rule in (rules.UNWRITTEN_READ, rules.STORED_UNSET) for each in found)
     stuck = status == layout.STUCK and all_resident(setup) is None
     ends = stuck or status in (
@@ -141,13 +167,13 @@ def note_suspicions(
     ending = ending or ending_of(code, state, status, log)
     if status and ending is None:
         return None
-    rows = suspects[: state.context.suspect_count]
+    rows = notes.suspects[: state.context.suspect_count]
     if not {"race", "async"} & set(setup.checks):  # no check needs these
         rows = rows[~np.isin(rows[:, layout.SU_SPACE], (layout.IN_SHARED, layout.IN_GLOBAL))]
     in_shared = rows[:, layout.SU_SPACE] == layout.IN_SHARED
     rows[in_shared, layout.SU_GRANULE] %= max(state.context.granules, 1)  # within its CTA
     last = state.context.cluster
-    return Suspicions(rows, code.decoded.places, status, last, unwritten, marks, more, illegal, ending)
+    return Suspicions(rows, code.decoded.places, status, last, unwritten, notes.marks, notes.clusters, illegal, ending)
 
 
 def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Suspicions) -> bool:
@@ -233,7 +259,7 @@ REPORTED = {
         *(layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK),
         *(layout.RACE, layout.ASYNC, layout.UNDEFINED, layout.BROKEN_RULE, layout.TRAP, layout.STEPS),
         *(layout.UNMODELLED, layout.TENSOR_MAP),
-        *(layout.INDEX, layout.TOO_DEEP, layout.APART, layout.EARLY_ACCESS, layout.REFUSED),
+        *(layout.INDEX, layout.TOO_DEEP, layout.APART, layout.REFUSED),
     )
 }
 """Reasons of a run's end that may be a hazard reported here."""

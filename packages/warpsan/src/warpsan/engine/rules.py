@@ -67,7 +67,10 @@ FIRST_RACE = 100
 (READS_WRITTEN, READS_UPDATED, OVERWRITES_WRITTEN, OVERWRITES_READ, OVERWRITES_UPDATED) = range(100, 105)
 (UPDATES_WRITTEN, UPDATES_READ, COPIES_WRITTEN, COPIES_READ, COPIES_UPDATED) = range(105, 110)
 SIGNALS_WRITTEN, UNFENCED_READ, UNFENCED_WRITE, COPIES_TOGETHER, WRITES_TOGETHER = range(110, 115)
+READS_CONSTANT, SCOPES_OF_READ, SCOPES_OF_WRITE, SCOPES_OF_UPDATE, USES_MAP_WRITTEN = range(115, 120)
 LANE_READS, LANE_WRITES, LANE_UPDATES, LANES_TOGETHER = 120, 124, 128, 132
+EARLY_READ, EARLY_WRITE, EARLY_UPDATE = 133, 134, 135
+AFTER_EXIT = 136
 LAST_RACE = 139
 """The rules of ``LANE_READS``, ``LANE_WRITES`` and ``LANE_UPDATES`` are the first of four, one for each kind of the
 other lane's access (:mod:`.lane_races`).
@@ -75,4 +78,6 @@ other lane's access (:mod:`.lane_races`).
 An access, and the earlier one that does not come before it: reads, plain writes, atomic updates, and asynchronous
 copies that write; an access to an mbarrier by a copy that completes on it; in the async proxy, accesses to data written
 in the generic proxy without a fence; copies of lanes of one instruction to one place, and writes of different values in
-one turn of lockstep. ``found`` is whether the earlier access is asynchronous, ``expected`` what is missing."""
+one turn of lockstep. Accesses that conflict with the kernel before;
+an access to the shared memory of a CTA (``expected``) that may have exited. ``found`` is whether the earlier access is
+asynchronous, ``expected`` what is missing."""

@@ -23,12 +23,13 @@ from warpsan.engine.communication import (
 from warpsan.engine.context import Context
 from warpsan.engine.decoded import Decoded
 from warpsan.engine.host import Host
-from warpsan.engine.lane_races import KINDS
+from warpsan.engine.lane_races import KINDS, MOST_MARKS, UPDATED
 from warpsan.engine.layout import WARP
 from warpsan.engine.maps import tensor_maps
 from warpsan.engine.memory import (
     BarrierState,
     Block,
+    GlobalMark,
     HazardRow,
     LaneMark,
     Link,
@@ -65,6 +66,8 @@ _QUEUED = (
 """Prefixes of the names of operations that stay in flight like bulk copies."""
 _UNITS = ("mbarrier.", "wgmma", "fence.proxy", *_QUEUED)
 """Prefixes of the names of all operations of asynchronous units."""
+_MOST_MARKS_AFTER = 1 << 24
+"""The most accesses to global memory, beside the last one of each kind and granule, that are kept."""
 _MOST_LINKS = 1 << 16
 """The most strong writes, and reads of them, that advice about races refers to."""
 _CAPTURED = 2
@@ -127,6 +130,8 @@ class State:
         self.setup, self.space, self.decoded = setup, space, decoded
         self.reports = bool(words and "hazard_room" in words)
         self.alive: list[Any] = []
+        self.marks = np.zeros((0, 0, 0), np.int64)
+        """The words of the marks of global memory, if rows of hazards are kept [kinds, granules, words]."""
         self.context = Context(self._keep(np.zeros(Context.byte_size, np.uint8)))
         self.writers, self.updaters, self.readers, self.pages = (np.zeros(0, np.int64) for _ in range(4))
         self.host = Host(setup, space, self.context, decoded.host_calls)
@@ -296,7 +301,7 @@ class State:
         # vector has a second part, for accesses that have passed a proxy fence.
         apart = self._is_asynchronous()
         columns, planes = (2 * warps + layout.MOST_MBARRIERS * ctas, 2 * warps) if apart else (warps, warps)
-        actors = 2 * columns if apart else columns
+        actors = (3 if self.reports else 2) * columns if apart else columns  # the third part is for global memory
         if columns >= 1 << 16 or columns * ctas > _MOST_ACTORS or 4 * granules * ctas * planes > _MOST_READERS:
             raise NotNative("too many warps for the race check")
         strong = self._strong_in_shared()
@@ -364,11 +369,13 @@ class State:
         words |= {"timed": self._keep(np.array(timed, np.int64)), "timed_count": len(timed)}
         if self.reports:
             words |= self._parties(
-                granules * ctas, planes, warps, updates="updaters" in words, watches="watchers" in words
+                granules * ctas, planes, columns, warps, updates="updaters" in words, watches="watchers" in words
             )
         return words
 
-    def _parties(self, granules: int, planes: int, warps: int, *, updates: bool, watches: bool) -> dict[str, int]:
+    def _parties(
+        self, granules: int, planes: int, columns: int, warps: int, *, updates: bool, watches: bool
+    ) -> dict[str, int]:
         """The instructions and threads of accesses to shared memory; those of ``updates`` and strong reads
         (``watches``), if there are any."""
         places = self.decoded.places
@@ -377,13 +384,28 @@ class State:
             "write_parties": self._keep(np.zeros(granules, np.int64)),
             "flight_parties": self._keep(np.zeros(granules, np.int64)),
             "read_parties": self._keep(np.zeros(granules * planes, np.int32)),
-            "lane_marks": self._keep(np.zeros(KINDS * granules * LaneMark.byte_size, np.uint8)),
+            "lane_marks": self._keep(np.zeros(MOST_MARKS * LaneMark.byte_size, np.uint8)),
+            "remote_parties": self._keep(np.zeros(columns * ctas_together(self.setup), np.int64)),
+            **self._global_marks(),
             **self._advice(granules, warps),
             **{
                 f"{name}_parties": self._keep(np.zeros(granules * warps, np.int32))
                 for name, there in (("update", updates), ("watch", watches))
                 if there
             },
+        }
+
+    def _global_marks(self) -> dict[str, int]:
+        """The last accesses to global memory; of strong ones only if there are any."""
+        kinds, granules = KINDS if communications(self.setup.entry) else UPDATED, len(self.writers)
+        self.marks = np.zeros((kinds, granules, GlobalMark.byte_size // 8), np.int64)
+        room = min(2 * granules, _MOST_MARKS_AFTER)
+        return {
+            "global_kinds": kinds,
+            "global_granules": granules,
+            "global_marks": self._keep(self.marks),
+            "marks_after": self._room(room * GlobalMark.byte_size),
+            "mark_room": room,
         }
 
     def _advice(self, granules: int, warps: int) -> dict[str, int]:

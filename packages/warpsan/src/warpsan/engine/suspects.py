@@ -11,8 +11,6 @@ from warpsan.engine.layout import (
     IN_GLOBAL,
     IN_SHARED,
     MOST_SUSPECTS,
-    RACE,
-    SCRATCH_PLACES,
     SU_CLUSTER,
     SU_GRANULE,
     SU_RECORD,
@@ -20,13 +18,12 @@ from warpsan.engine.layout import (
     SUSPECT_WORDS,
     SUSPECTS_OF_RECORD,
 )
-from warpsan.engine.words import load64, store64
+from warpsan.engine.words import store64
 
 __all__ = [
     "current_instruction",
     "first_lane",
     "suspect",
-    "suspect_lanes",
 ]
 
 
@@ -70,19 +67,6 @@ def mark(context: Context, space: int, granule: int) -> None:
     cluster[0] |= 1 if space == IN_SHARED else 2
     if space == IN_SHARED:
         context.marked_shared[granule % context.granules] = 1
-
-
-def suspect_lanes(context: Context, mask: int) -> int:
-    """Lanes have written different values to places of global memory in the scratch, in one step; as
-    :func:`suspect`."""
-    shift = context.global_shift
-    places = context.scratch + SCRATCH_PLACES
-    for lane in range(32):
-        if mask >> lane & 1:
-            status = suspect(context, IN_GLOBAL, load64(places + 8 * lane) >> shift, RACE)
-            if status != 0:
-                return status
-    return 0
 
 
 def first_lane(mask: int) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 
 from warpsan.engine.selection import Array, Indices
 
-__all__ = ["Touched", "stretches"]
+__all__ = ["History", "LastAccesses", "Touched", "stretches"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,33 @@ class Touched:
     reads: Indices
     writes: Indices
     updates: Indices
+
+
+@dataclass(frozen=True)
+class LastAccesses:
+    """The last access of a kind to each granule that has one.
+
+    Attributes
+    ----------
+    granules, pcs, owners, warps : ndarray of int64 [n]
+        The granule; the pc, the linear index of the CTA plus one, and the number of the warp in it, or -1 for an
+        asynchronous copy.
+    """
+
+    granules: Indices
+    pcs: Indices
+    owners: Indices
+    warps: Indices
+
+
+@dataclass(frozen=True)
+class History:
+    """The last accesses of a launch to places of global memory, by kind, and the bytes of a granule."""
+
+    granule: int
+    reads: LastAccesses
+    writes: LastAccesses
+    strong: LastAccesses
 
 
 def stretches(shadows: Iterable[Array], granule: int) -> Indices:

@@ -11,12 +11,11 @@ import numpy as np
 
 from warpsan.analysis.derived import derived
 from warpsan.analysis.program import Program, build_program
-from warpsan.checks.global_history import GlobalHistory
 from warpsan.checks.orders import communications
 from warpsan.checks.shadow import granule_of
 from warpsan.engine.machine import Symbols
 from warpsan.engine.selection import WARP, Indices
-from warpsan.engine.touched import Touched
+from warpsan.engine.touched import History, Touched
 from warpsan.errors import LaunchError, SimError
 from warpsan.host.arena import Arena, Before
 from warpsan.host.arguments import parameter_block
@@ -158,7 +157,7 @@ def launch(
         Cooperative launch: all blocks are resident at once, and may synchronize as a grid.
     programmatic : bool
         Programmatic stream serialization: the preceding kernel in the stream may run, and access all arrays, until
-        ``griddepcontrol.wait``. Earlier accesses to the arrays are races (:mod:`warpsan.checks.prerequisites`).
+        ``griddepcontrol.wait``. Earlier accesses to the arrays are races (:mod:`warpsan.engine.watch.prerequisites`).
     checks : sequence of str
         Enabled checks (:data:`CHECKS`). Without ``memory``, an illegal access raises IllegalAccess.
     counters : bool
@@ -254,7 +253,7 @@ class Executed:
     code: Entry
     geometry: Geometry
     touched: Touched | None = None
-    again: Callable[[Indices], GlobalHistory] | None = None
+    again: Callable[[Indices], History] | None = None
 
 
 def execute(
@@ -352,7 +351,7 @@ def execute(
     return Executed(report, module, code, geometry, touched, again)
 
 
-def _accesses_to(setup: Setup, before: Before, extents: Sequence[Extent], places: Indices) -> GlobalHistory:
+def _accesses_to(setup: Setup, before: Before, extents: Sequence[Extent], places: Indices) -> History:
     """Accesses of a completed launch to given places, from a repeated run in a copy of the initial memory."""
     from warpsan.engine.histories import history_of
 

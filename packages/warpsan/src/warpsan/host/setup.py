@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from warpsan.analysis.program import Program
 from warpsan.checks.global_history import GlobalHistory
 from warpsan.checks.global_race import GlobalRaceCheck
-from warpsan.checks.prerequisites import PrerequisiteCheck
 from warpsan.checks.race import RaceCheck
 from warpsan.engine.machine import Machine, Symbols
 from warpsan.engine.observer import Observer
@@ -51,7 +50,7 @@ class Setup(Options):
     """Whether all blocks of a chunk are resident at once, so that one block may wait for another."""
     prerequisites: Indices | None = None
     """Accesses of the preceding kernel in a launch with programmatic stream serialization
-    (:class:`~warpsan.checks.prerequisites.PrerequisiteCheck`).
+    (:mod:`warpsan.engine.watch.prerequisites`).
     """
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
@@ -62,13 +61,9 @@ def race_observers(setup: Setup, machine: Machine, log: HazardLog, history: Glob
     if history is not None:
         race = RaceCheck(
             *(machine, log),
-            strict="lanes" in setup.checks,
             default_scope_is_cta="strict" in setup.checks,
-            values="values" in setup.checks,
             volatile_is_data=setup.volatile == "data",
             chains=history.chains,
         )
         observers += [race, GlobalRaceCheck(machine, log, race, history)]
-        if setup.prerequisites is not None:
-            observers.append(PrerequisiteCheck(machine, log, race.clocks, setup.prerequisites))
     return observers

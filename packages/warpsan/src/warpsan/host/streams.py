@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from warpsan.checks.clocks import ACTOR_SHIFT
-from warpsan.checks.global_history import GlobalHistory, Marks
 from warpsan.engine.machine import source_of
 from warpsan.engine.selection import WARP, Indices, Mask
+from warpsan.engine.touched import History, LastAccesses
 from warpsan.host.arena import Arena
 from warpsan.host.geometry import Dim3
 from warpsan.host.launch import Executed
@@ -32,7 +31,6 @@ __all__ = ["Event", "Runs", "Stream", "StreamOperation", "Streams", "launch_oper
 
 _USUALLY = "usually a missing event or a missing synchronisation between the streams"
 _HOST_USUALLY = "usually a missing synchronisation of the host with the stream"
-_SEVERAL = 0xFFFFFFFF
 _LOOKED_AT_FIRST, _ALL = 1 << 14, 1 << 62
 """Common bytes of two operations that are searched for a race first, and then."""
 
@@ -53,30 +51,26 @@ class Runs:
     ----------
     begins, ends : ndarray of int64
         Byte indices.
-    pcs, owners, tags : ndarray of int64
-        pc, block + 1 and warp tag of a kernel's access; -1 for copies.
+    pcs, owners, warps : ndarray of int64
+        pc, block + 1 and warp of a kernel's access; -1 for copies.
     """
 
     begins: Indices
     ends: Indices
     pcs: Indices
     owners: Indices
-    tags: Indices
+    warps: Indices
 
     @staticmethod
-    def of_marks(marks: Marks, end: int) -> Runs:
-        """Ranges of a launch's history in the first ``end`` bytes."""
-        many = end // marks.owner.granule
-        owner, tag, pc = (shadow.words()[:many] for shadow in (marks.owner, marks.tag, marks.pc))
-        there = np.flatnonzero(owner)
+    def of_accesses(accesses: LastAccesses, granule: int, end: int) -> Runs:
+        """Ranges of a launch's last accesses in the first ``end`` bytes."""
+        there = accesses.granules[accesses.granules < end // granule]
         if not len(there):
             return Runs(*(np.empty(0, np.int64) for _ in range(5)))
-        breaks = np.flatnonzero((np.diff(there) != 1) | (np.diff(pc[there].astype(np.int64)) != 0))
-        first = there[np.concatenate([[0], breaks + 1])]
-        last = there[np.concatenate([breaks, [len(there) - 1]])]
-        granule = marks.owner.granule
-        picked = (values[first].astype(np.int64) for values in (pc, owner, tag))
-        return Runs(first * granule, (last + 1) * granule, *picked)
+        breaks = np.flatnonzero((np.diff(there) != 1) | (np.diff(accesses.pcs[: len(there)]) != 0))
+        first, last = np.concatenate([[0], breaks + 1]), np.concatenate([breaks, [len(there) - 1]])
+        picked = (values[first] for values in (accesses.pcs, accesses.owners, accesses.warps))
+        return Runs(there[first] * granule, (there[last] + 1) * granule, *picked)
 
     @staticmethod
     def of_stretches(stretches: Indices) -> Runs:
@@ -163,7 +157,7 @@ class StreamOperation:
     atomics: Runs | None = None
     instruction: Callable[[int], Instruction] | None = None
     source: Callable[[Instruction], str] = field(default=lambda instruction: "")
-    place: Callable[[int, int], tuple[Dim3, int, Dim3] | None] = field(default=lambda owner, tag: None)
+    place: Callable[[int, int], tuple[Dim3, int, Dim3] | None] = field(default=lambda owner, warp: None)
     at: str = ""
     again: Callable[[Indices], StreamOperation] | None = None
     snapshot_bytes: int = 0
@@ -206,7 +200,7 @@ class StreamOperation:
         if self.instruction is None:
             return ConflictingAccess(self.name, -1, 0, self.at, note=f"in {stream}")
         instruction = self.instruction(int(runs.pcs[number]))
-        place = self.place(int(runs.owners[number]), int(runs.tags[number]))
+        place = self.place(int(runs.owners[number]), int(runs.warps[number]))
         block, warp = (place[0], place[1]) if place is not None else (None, None)
         source = self.source(instruction)
         return ConflictingAccess(instruction.text, instruction.pc, instruction.line, source, block, warp, None, note)
@@ -221,7 +215,7 @@ class StreamOperation:
             message = f"race: {actor} {text}, {where}{f' ({self.at})' if self.at else ''}; {usually}"
             return Hazard("race", message, -1, 0, self.at, (0, 0, 0), (0, 0, 0), other, actor, *parts)
         instruction = self.instruction(int(runs.pcs[number]))
-        place = self.place(int(runs.owners[number]), int(runs.tags[number]))
+        place = self.place(int(runs.owners[number]), int(runs.warps[number]))
         block, _, thread = place if place is not None else ((0, 0, 0), 0, (0, 0, 0))
         source = self.source(instruction)
         at = f"{source}, PTX line {instruction.line}" if source else f"PTX line {instruction.line}"
@@ -233,24 +227,22 @@ class StreamOperation:
         return Hazard("race", message, instruction.pc, instruction.line, source, *where_it_ran, *parts)
 
 
-def launch_operation(executed: Executed, end: int, history: GlobalHistory | None = None) -> StreamOperation:
+def launch_operation(executed: Executed, end: int, history: History | None = None) -> StreamOperation:
     """The operation of a launch, with its accesses to the first ``end`` bytes: from a history, or only as places."""
     code, module, geometry = executed.code, executed.module, executed.geometry
     operation = StreamOperation(short_name(code.name), instruction=code.instructions.__getitem__)
     operation.source = lambda instruction: source_of(module, instruction)
 
-    def place(owner: int, tag: int) -> tuple[Dim3, int, Dim3] | None:
-        # an asynchronous copy
-        if owner == _SEVERAL or tag >> int(ACTOR_SHIFT) >= 2 * geometry.warps * geometry.cluster_size:
+    def place(owner: int, warp: int) -> tuple[Dim3, int, Dim3] | None:
+        if warp < 0:  # an asynchronous copy
             return None
-        warp = (tag >> int(ACTOR_SHIFT)) % geometry.warps
         return geometry.block_at(owner - 1), warp, geometry.thread_at(warp * WARP)
 
     operation.place = place
     touched, again = executed.touched, executed.again
     if history is not None:
         operation.reads, operation.writes, operation.atomics = (
-            Runs.of_marks(marks, end) for marks in (history.reads, history.writes, history.strong)
+            Runs.of_accesses(each, history.granule, end) for each in (history.reads, history.writes, history.strong)
         )
     elif touched is not None:
         operation.reads, operation.writes, operation.atomics = (

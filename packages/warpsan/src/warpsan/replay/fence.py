@@ -57,12 +57,5 @@ def _tensor_map_fence(decoder: Decoder, instruction: Instruction) -> Step:
 
 @opcode("griddepcontrol.wait")
 def _griddepcontrol(decoder: Decoder, instruction: Instruction) -> Step:
-    """Launches run one after the other, so the grids that a grid depends on are complete; a check uses the accesses
-    after it."""
-    observers = decoder.machine.observers
-
-    def step(sel: Selection) -> None:
-        for observer in observers:
-            observer.grid_wait(sel, instruction)
-
-    return step
+    """Launches run one after the other, so the grids that a grid depends on are complete."""
+    return lambda sel: None

@@ -1,10 +1,11 @@
-"""Texts of races (:mod:`warpsan.engine.races`)."""
+"""Texts of races (:mod:`warpsan.engine.races`, :mod:`warpsan.engine.global_races`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from warpsan.engine import rules
+from warpsan.checks.orders import memory_order
+from warpsan.engine import layout, rules
 from warpsan.engine.lane_races import READ, UPDATED, WATCHED, WROTE
 from warpsan.engine.memory import HazardRow
 from warpsan.ptx.ir import Instruction
@@ -15,12 +16,24 @@ from warpsan.report.places import Places
 
 __all__ = ["RACES"]
 
+_Words = Callable[[Places, HazardRow, Instruction], Wording]
+
 _USUALLY = "usually a missing barrier between them"
+_USUALLY_IN_BLOCK = "usually a missing barrier"
+_USUALLY_BETWEEN_BLOCKS = "blocks run in any order: use an atomic, or give each its own part"
 _USUALLY_VALUES = "one of them wins, and which is undefined: let one thread write, or use an atomic"
 _USUALLY_IN_FLIGHT = "usually a missing wait for the copy, or a missing barrier after that wait"
 _USUALLY_PROXY = "usually a missing fence.proxy.async between the write and the barrier after it"
-
+_USUALLY_SCOPE = "each of the two must include the other's thread in its scope: use .gpu"
+_USUALLY_CONSTANT = "__ldg() and const __restrict__ are for memory that the kernel does not write"
 _USUALLY_LANES, _DIVERGED = "usually a missing __syncwarp() between them", "the warp had diverged"
+_NOTE_VOLATILE = (
+    "; volatile accesses count as data here (volatile=data), by the letter of PTX they are relaxed operations"
+)
+_USUALLY_WAIT = (
+    "launched with programmatic stream serialization, the kernel before it may still run: usually a missing "
+    "griddepcontrol.wait (cudaGridDependencySynchronize()) before the access"
+)
 _TOGETHER = "writes what {other} writes at the same time"
 
 _WHAT = {
@@ -36,48 +49,93 @@ _WHAT = {
     rules.COPIES_UPDATED: "overwrites what {other} updates",
     rules.SIGNALS_WRITTEN: "signals what {other} wrote",
     rules.COPIES_TOGETHER: "overwrites what {other} writes at the same time",
+    rules.USES_MAP_WRITTEN: "uses the tensor map that {other} wrote",
 }
-
-
-def _words(what: str, advice: str = "") -> Callable[[Places, HazardRow, Instruction], Wording]:
-    def words(places: Places, row: HazardRow, instruction: Instruction) -> Wording:
-        text = f"{what}, {row.width} bytes of shared memory at offset {row.offset}"
-        copy = places.setup.entry.instructions[row.other_pc]
-        apart = bool(row.found) or (copy.opcode == "cp" and not updates_memory(copy))
-        usually = advice or missing(row.expected) or (_USUALLY_IN_FLIGHT if apart else _USUALLY)
-        return Wording(text, usually, places.other(row, "asynchronously" if apart else ""))
-
-    return words
-
-
-def _lanes(what: str, usually: str = "") -> Callable[[Places, HazardRow, Instruction], Wording]:
-    def words(places: Places, row: HazardRow, instruction: Instruction) -> Wording:
-        text = f"{what}, {row.width} bytes of shared memory at offset {row.offset}"
-        advice = usually or (_USUALLY_LANES if "lanes" in places.setup.checks else f"{_USUALLY_LANES}: {_DIVERGED}")
-        return Wording(text, advice, places.other(row))
-
-    return words
-
-
+_WITH_ADVICE = {
+    rules.WRITES_TOGETHER: (_TOGETHER, _USUALLY_VALUES),
+    rules.READS_CONSTANT: (
+        "reads through a cache that is not coherent what {other} wrote in the same kernel",
+        _USUALLY_CONSTANT,
+    ),
+    rules.SCOPES_OF_READ: ("reads what {other} updates", _USUALLY_SCOPE),
+    rules.SCOPES_OF_WRITE: ("overwrites what {other} updates", _USUALLY_SCOPE),
+    rules.SCOPES_OF_UPDATE: ("updates what {other} updates", _USUALLY_SCOPE),
+}
+_UNFENCED = {
+    rules.UNFENCED_READ: "reads in the async proxy what {other} wrote in the generic proxy",
+    rules.UNFENCED_WRITE: "overwrites in the async proxy what {other} wrote in the generic proxy",
+}
 _DID = {WROTE: "wrote", READ: "reads", UPDATED: "updates", WATCHED: "reads"}
 _DOES = {rules.LANE_READS: "reads", rules.LANE_WRITES: "overwrites", rules.LANE_UPDATES: "updates"}
 
-RACES: Mapping[int, tuple[str, Callable[[Places, HazardRow, Instruction], Wording]]] = {
+
+def _place(places: Places, row: HazardRow) -> str:
+    """The target of an access."""
+    if row.space == layout.IN_SHARED:
+        return f"{row.width} bytes of shared memory at offset {row.offset}"
+    extent = places.space.extent_near(row.offset)
+    where = f"byte {row.offset - extent.begin} of {extent.name}" if extent else "global memory"
+    return f"{row.width} bytes at {where}"
+
+
+def _volatile(places: Places, row: HazardRow, instruction: Instruction) -> str:
+    """A note if a volatile access to global memory counts as data."""
+    both = instruction, places.setup.entry.instructions[row.other_pc]
+    data = places.setup.volatile == "data" and row.space == layout.IN_GLOBAL
+    return _NOTE_VOLATILE if data and any(memory_order(each).volatile for each in both) else ""
+
+
+def _words(what: str, advice: str = "") -> _Words:
+    def words(places: Places, row: HazardRow, instruction: Instruction) -> Wording:
+        other = places.setup.entry.instructions[row.other_pc]
+        apart = bool(row.found)
+        if row.space == layout.IN_SHARED:
+            apart = apart or (other.opcode == "cp" and not updates_memory(other))
+            usually = _USUALLY
+        else:
+            usually = _USUALLY_IN_BLOCK if row.cta == row.other_cta else _USUALLY_BETWEEN_BLOCKS
+        usually = advice or missing(row.expected) or (_USUALLY_IN_FLIGHT if apart else usually)
+        usually += _volatile(places, row, instruction)
+        return Wording(f"{what}, {_place(places, row)}", usually, places.other(row, "asynchronously" if apart else ""))
+
+    return words
+
+
+def _lanes(what: str, advice: str = "") -> _Words:
+    def words(places: Places, row: HazardRow, instruction: Instruction) -> Wording:
+        usually = _USUALLY_LANES if "lanes" in places.setup.checks else f"{_USUALLY_LANES}: {_DIVERGED}"
+        if advice:
+            usually = advice + _volatile(places, row, instruction)
+        return Wording(f"{what}, {_place(places, row)}", usually, places.other(row))
+
+    return words
+
+
+def _early(what: str) -> _Words:
+    def words(places: Places, row: HazardRow, instruction: Instruction) -> Wording:
+        return Wording(f"{what}, {_place(places, row)}", _USUALLY_WAIT)
+
+    return words
+
+
+def _after_exit(places: Places, row: HazardRow, instruction: Instruction) -> Wording:
+    what = f"accesses the shared memory of CTA {row.expected} of its cluster, which may have exited"
+    return Wording(what, "usually a missing barrier.cluster at the end of the kernel")
+
+
+RACES: Mapping[int, tuple[str, _Words]] = {
     **{rule: ("race", _words(what)) for rule, what in _WHAT.items()},
-    rules.WRITES_TOGETHER: ("race", _words(_TOGETHER, _USUALLY_VALUES)),
+    **{rule: ("race", _words(*texts)) for rule, texts in _WITH_ADVICE.items()},
+    **{rule: ("proxy", _words(what, _USUALLY_PROXY)) for rule, what in _UNFENCED.items()},
     **{
         first + kind: ("lane-race", _lanes(f"{does} what {{other}} {did}"))
         for first, does in _DOES.items()
         for kind, did in _DID.items()
     },
+    rules.EARLY_READ: ("race", _early("reads what the kernel before it may still write")),
+    rules.EARLY_WRITE: ("race", _early("writes what the kernel before it may still access")),
+    rules.EARLY_UPDATE: ("race", _early("updates what the kernel before it may still access")),
+    rules.AFTER_EXIT: ("cluster", _after_exit),
     rules.LANES_TOGETHER: ("lane-race", _lanes(_TOGETHER, _USUALLY_VALUES)),
-    rules.UNFENCED_READ: (
-        "proxy",
-        _words("reads in the async proxy what {other} wrote in the generic proxy", _USUALLY_PROXY),
-    ),
-    rules.UNFENCED_WRITE: (
-        "proxy",
-        _words("overwrites in the async proxy what {other} wrote in the generic proxy", _USUALLY_PROXY),
-    ),
 }
 """The kind and the text of each rule."""

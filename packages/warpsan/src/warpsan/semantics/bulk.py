@@ -105,9 +105,9 @@ def _fence(asm: Assembler, instruction: Instruction, form: Form) -> None:
             _handed(asm, "fence.mbarriers", fence_mbarriers, [])
     if isinstance(form, TensorMapFence) and instruction.operands:
         asm.address(instruction.operands[0])
-    if asm.checked and isinstance(form, ProxyFence) and "shared" in form.spaces:
-        _handed(asm, "fence.proxy", fence_proxies, [])
-        if copies_complete(asm.entry):
+    if asm.checked and isinstance(form, ProxyFence):
+        _handed(asm, "fence.proxy", fence_proxies, [int(each in form.spaces) for each in ("shared", "global")])
+        if "shared" in form.spaces and copies_complete(asm.entry):
             _handed(asm, "fence.mbarriers", fence_mbarriers, [])
 
 

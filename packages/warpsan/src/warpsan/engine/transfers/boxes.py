@@ -135,7 +135,9 @@ def touch_line(context: Context, begin: int, end: int, kind: int, issuer: int) -
         trace_global(context, begin, end)
         return 0
     looks = context.global_undefined
-    if kind == 1 and written_nearby(context, begin, end):  # is there a fence between the proxies?
+    if (
+        kind == 1 and context.global_marks == 0 and written_nearby(context, begin, end)
+    ):  # is there a fence between the proxies?
         status = suspect(context, IN_GLOBAL, begin >> context.global_shift, RACE)
         if status != 0:
             return status
@@ -151,7 +153,7 @@ def touch_line(context: Context, begin: int, end: int, kind: int, issuer: int) -
         if kind == 1:
             status = read_pieces(context, mask, 1 << issuer, width, issuer)
         elif kind == 3:
-            status = update_pieces(context, mask, width, CONTINUES | SAME_GPU << SCOPE_SHIFT, issuer)
+            status = update_pieces(context, mask, 1 << issuer, width, CONTINUES | SAME_GPU << SCOPE_SHIFT, issuer)
         else:
             status = write_pieces(context, mask, 1 << issuer, width, issuer)
         if status == 0 and looks != 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from warpsan.engine.context import Context
+from warpsan.engine.global_races import check_map
 from warpsan.engine.hazards import add_hazard, hazard_row
 from warpsan.engine.layout import (
     COPY_COORDINATES,
@@ -111,7 +112,9 @@ def tensor_map_at(context: Context, lane: int, address: int) -> int:
         return status
     if context.trace != 0:
         trace_global(context, offset, offset + 128)
-    status = written_in_launch(context, offset, offset + 127)
+    status = check_map(context, lane, offset, offset + 128)
+    if status == 0:
+        status = written_in_launch(context, offset, offset + 127)
     if status != 0:
         return status
     place = context.arena + offset

@@ -12,6 +12,7 @@ from warpsan.engine.flights import touch_remote
 from warpsan.engine.lane_races import READ, WATCHED, note_lanes
 from warpsan.engine.layout import (
     EVERY_LANE,
+    IN_SHARED,
     SCRATCH_PLACES,
 )
 from warpsan.engine.tags import actor_of_tag, shared_tag, time_of_tag
@@ -57,7 +58,7 @@ def watch_cluster(context: Context, mask: int, present: int, width: int, kind: i
             return status
         warp = context.current
         if cta != home:
-            touch_remote(context, warp, cta, warp, context.clocks[warp])
+            touch_remote(context, warp, cta, warp, context.clocks[warp], 0)
     return 0
 
 
@@ -80,7 +81,7 @@ def watch_one(
     if does < 0:
         mark_read(context, lanes, width, cta)
     there = lanes_there(context, present)
-    note_lanes(context, READ if does < 0 else WATCHED, cta, lanes, there, width)
+    note_lanes(context, IN_SHARED, READ if does < 0 else WATCHED, cta, lanes, there, width, -1)
     note_partial_read(context, lanes, there, width, cta)
     return status
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from warpsan.engine.clocks import lanes_there, lanes_with, vector_of, warps_of_cluster
 from warpsan.engine.context import Context
+from warpsan.engine.global_races import check_reads, check_strong_reads, check_updates, check_writes
 from warpsan.engine.lane_order import lanes_before
 from warpsan.engine.layout import (
+    CONTINUES,
     EVERY_LANE,
     EVERY_WARP,
     GLOBAL_PAGE_SHIFT,
@@ -19,6 +21,7 @@ from warpsan.engine.layout import (
     SEVERAL,
 )
 from warpsan.engine.missing import forget_links
+from warpsan.engine.rules import EARLY_READ, EARLY_UPDATE, EARLY_WRITE
 from warpsan.engine.structs import Ptr, i64
 from warpsan.engine.suspects import suspect
 from warpsan.engine.tags import cta_of_tag, global_tag, global_time, warp_of_tag
@@ -51,7 +54,7 @@ def own_tag(context: Context) -> int:
 def conflicts(context: Context, tag: int, lane: int, there: int) -> int:
     """Whether the access of a tag, with these lanes present, may be unordered before the current warp's access by a
     lane: an unordered warp's access, or one of diverged lanes."""
-    if tag == 0:
+    if tag == 0 or context.global_marks != 0:  # those decide exactly
         return 0
     cta, number, time = cta_of_tag(tag), warp_of_tag(tag), global_time(tag)
     if cta == SEVERAL:
@@ -130,7 +133,7 @@ def written_nearby(context: Context, begin: int, end: int) -> int:
 
 def plain_tag(context: Context) -> int:
     """The tag of the current warp's access, if marks of reads and writes alone decide about plain accesses; or 0."""
-    if context.strict != 0 or context.read_tag != 0 or context.prerequisites != 0:
+    if context.strict != 0 or context.read_tag != 0 or context.prerequisites != 0 or context.global_marks != 0:
         return 0
     if context.global_strong != 0 or context.global_watched != 0 or context.chains != 0:
         return 0
@@ -143,7 +146,7 @@ def read_constant(context: Context, mask: int, present: int, width: int) -> int:
     places = context.scratch + SCRATCH_PLACES
     shift, pages = context.global_shift, context.global_pages
     writers, strong = context.global_writers, context.global_strong
-    for lane in range(32):
+    for lane in range(32 if context.global_marks == 0 else 0):
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
             if pages[offset >> GLOBAL_PAGE_SHIFT] == 0:
@@ -154,7 +157,7 @@ def read_constant(context: Context, mask: int, present: int, width: int) -> int:
                     status = suspect(context, IN_GLOBAL, k, RACE)
                     if status != 0:
                         return status
-    return read_global(context, mask, present, width)
+    return read_marked(context, mask, present, width, -1, 1)
 
 
 def read_global(context: Context, mask: int, present: int, width: int) -> int:
@@ -165,7 +168,14 @@ def read_global(context: Context, mask: int, present: int, width: int) -> int:
 def read_pieces(context: Context, mask: int, present: int, width: int, issuer: int) -> int:
     """One lane, the issuer, reads all places in the scratch that are in ``mask``; without an issuer (-1), a separate
     lane reads each. As :func:`read_global`."""
-    status = access_in_time(context, mask, width, 0)
+    return read_marked(context, mask, present, width, issuer, 0)
+
+
+def read_marked(context: Context, mask: int, present: int, width: int, issuer: int, constant: int) -> int:
+    """As :func:`read_pieces`; ``constant`` is whether through a cache that is not coherent."""
+    status = access_in_time(context, mask, width, issuer, EARLY_READ)
+    if status == 0:
+        status = check_reads(context, mask, present, width, issuer, constant)
     if status != 0:
         return status
     places = context.scratch + SCRATCH_PLACES
@@ -218,7 +228,9 @@ def write_global(context: Context, mask: int, present: int, width: int) -> int:
 
 def write_pieces(context: Context, mask: int, present: int, width: int, issuer: int) -> int:
     """One lane writes all places in the scratch; as :func:`read_pieces`."""
-    status = access_in_time(context, mask, width, 1)
+    status = access_in_time(context, mask, width, issuer, EARLY_WRITE)
+    if status == 0:
+        status = check_writes(context, mask, present, width, issuer)
     if status != 0:
         return status
     places = context.scratch + SCRATCH_PLACES
@@ -266,7 +278,9 @@ def read_strong(context: Context, mask: int, present: int, width: int, does: int
 
     ``does`` has the bit ``ACQUIRES`` if the read acquires, and the scope.
     """
-    status = access_in_time(context, mask, width, 0)
+    status = access_in_time(context, mask, width, -1, EARLY_READ)
+    if status == 0:
+        status = check_strong_reads(context, mask, present, width, does >> SCOPE_SHIFT)
     if status != 0:
         return status
     places = context.scratch + SCRATCH_PLACES
@@ -296,12 +310,15 @@ def write_strong(context: Context, mask: int, present: int, width: int, does: in
     ``does`` has the bits ``ACQUIRES`` and ``RELEASES``, ``OBSERVES`` for operations that return the old value,
     ``CONTINUES`` for all that read and write, and the scope.
     """
-    return update_pieces(context, mask, width, does, -1)
+    return update_pieces(context, mask, present, width, does, -1)
 
 
-def update_pieces(context: Context, mask: int, width: int, does: int, issuer: int) -> int:
+def update_pieces(context: Context, mask: int, present: int, width: int, does: int, issuer: int) -> int:
     """One lane updates all places in the scratch; as :func:`read_pieces` and :func:`write_strong`."""
-    status = access_in_time(context, mask, width, 1)
+    status = access_in_time(context, mask, width, issuer, EARLY_UPDATE if does & CONTINUES else EARLY_WRITE)
+    if status == 0:
+        scope, atomic = does >> SCOPE_SHIFT, does & CONTINUES != 0
+        status = check_updates(context, mask, present, width, scope, atomic, issuer)
     if status != 0:
         return status
     places = context.scratch + SCRATCH_PLACES

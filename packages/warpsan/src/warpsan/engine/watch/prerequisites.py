@@ -1,17 +1,21 @@
-"""The check of programmatic dependent launches: machine code. The rules are those of
-:mod:`warpsan.checks.prerequisites`."""
+"""The check of launches with programmatic stream serialization: machine code.
+
+The kernel before may still run. Accesses that conflict with it must come after a ``griddepcontrol.wait`` of the same
+thread, or of one that it has synchronised with (PTX ISA, "Parallel Synchronization and Communication Instructions:
+griddepcontrol"; CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization").
+"""
 
 from __future__ import annotations
 
 from warpsan.engine.clocks import begin_time, vector_of, warps_of_cluster
 from warpsan.engine.context import Context
+from warpsan.engine.hazards import add_hazard, hazard_row
 from warpsan.engine.layout import (
-    EARLY_ACCESS,
     IN_GLOBAL,
     SCRATCH_PLACES,
 )
 from warpsan.engine.memory import Record
-from warpsan.engine.suspects import suspect
+from warpsan.engine.rules import EARLY_READ
 from warpsan.engine.words import load64
 
 __all__ = ["access_in_time", "wait_for_grids"]
@@ -40,20 +44,22 @@ def comes_after_wait(context: Context) -> int:
     return 0
 
 
-def access_in_time(context: Context, mask: int, width: int, writes: int) -> int:
-    """Lanes access places in the scratch. Places that conflict with the kernel before are suspicious before the
-    wait. Returns a status."""
+def access_in_time(context: Context, mask: int, width: int, issuer: int, rule: int) -> int:
+    """Lanes, or an issuer (otherwise -1), access places in the scratch. If they conflict with the kernel before, that
+    breaks a rule before the wait. Returns a status."""
     if comes_after_wait(context):
         return 0
-    places, shift = context.scratch + SCRATCH_PLACES, context.global_shift
-    for lane in range(32):
-        if mask >> lane & 1:
-            offset = load64(places + 8 * lane)
+    places = context.scratch + SCRATCH_PLACES
+    for number in range(32):
+        if mask >> number & 1:
+            offset = load64(places + 8 * number)
             for k in range(context.prerequisite_count):
                 row = context.prerequisites.at(3 * k)
-                if offset < row[1] and offset + width > row[0] and (writes or row[2]):
-                    status = suspect(context, IN_GLOBAL, offset >> shift, EARLY_ACCESS)
-                    if status != 0:
-                        return status
-                    break
+                if offset < row[1] and offset + width > row[0] and (rule != EARLY_READ or row[2]):
+                    lane = number if issuer < 0 else issuer
+                    hazard = hazard_row(context, context.current_record, rule, 1 << lane)
+                    hazard.space = IN_GLOBAL
+                    hazard.offset = offset
+                    hazard.width = width
+                    return add_hazard(context, hazard)
     return 0

@@ -188,11 +188,27 @@ def release_to_place(
         status = release if release < 64 else 0
     if status != 0:
         return status
-    before = ReleaseList(chain[0] if does & CONTINUES else 0)
-    if narrow:
+    before = ReleaseList(chain[0])
+    if does & CONTINUES == 0:
+        before = own_release(context, warp, before, does >> SCOPE_SHIFT)
+    elif narrow:
         before = morally_strong(context, warp, before, does >> SCOPE_SHIFT)
     status = continue_chain(context, warp, chain, Release(release), before, does)
     return status if status != 0 else release
+
+
+def own_release(context: Context, warp: int, chain: ReleaseList, scope: int) -> ReleaseList:
+    """The last release of a warp in the list of a place, which covers its next strong write there too, as a list; 0 if
+    there is none, or the pool is full."""
+    node = chain
+    while node != 0:
+        if node.reach != OF_FENCES:
+            release = Release(node.item)
+            other, warps = release.warp, context.warp_count
+            if other == warp and release.linear_ctas[other // warps] == linear_of(context, warp):
+                return new_node(context, node.item, ReleaseList(0), scope, min(node.reach, node.scope))
+        node = node.before
+    return ReleaseList(0)
 
 
 def continue_chain(

@@ -131,7 +131,7 @@ def read_followed(context: Context, cta: int, mask: int, low: int, high: int, wi
     if status == 0 and needs & OF_UPDATES:
         status = updates_before(context, cta, mask, width, READS_UPDATED)
     if status == 0 and needs & OF_NOTES:
-        status = lanes_race(context, cta, mask, width, 1 << WROTE | 1 << UPDATED, LANE_READS, 0)
+        status = lanes_race(context, IN_SHARED, cta, mask, width, -1, 1 << WROTE | 1 << UPDATED, LANE_READS, 0)
     if needs & OF_NOTES:
         mark_readers(context, cta, mask, width)
     return status
@@ -269,10 +269,10 @@ def write_shared(context: Context, cta: int, mask: int, present: int, low: int, 
         if status == 0:
             status = watches_before(context, cta, mask, width)
     if status == 0:
-        status = lanes_race(context, cta, mask, width, (1 << KINDS) - 1, LANE_WRITES, 1)
+        status = lanes_race(context, IN_SHARED, cta, mask, width, -1, (1 << KINDS) - 1, LANE_WRITES, 1)
     if status == 0:
         there = lanes_there(context, present)
-        note_lanes(context, WROTE, cta, mask, there, width)
+        note_lanes(context, IN_SHARED, WROTE, cta, mask, there, width, -1)
         mark_written(context, cta, mask, there, width)
     return status
 
@@ -288,7 +288,7 @@ def read_strong_shared(
     if status == 0 and needs & (OF_WRITES | OF_COPIES_THERE):
         status = writes_before(context, mask, width, context.current, cta, NOT_READABLE, READS_WRITTEN)
     if status == 0:
-        status = lanes_race(context, cta, mask, width, 1 << WROTE, LANE_READS, 0)
+        status = lanes_race(context, IN_SHARED, cta, mask, width, -1, 1 << WROTE, LANE_READS, 0)
     if status != 0:
         return status
     mark_watched(context, cta, mask, width)
@@ -304,10 +304,10 @@ def write_strong_shared(
     if status == 0:
         status = may_write(context, cta, mask, width, needs, OVERWRITES_WRITTEN)
     if status == 0:
-        status = lanes_race(context, cta, mask, width, 1 << WROTE | 1 << READ, LANE_WRITES, 1)
+        status = lanes_race(context, IN_SHARED, cta, mask, width, -1, 1 << WROTE | 1 << READ, LANE_WRITES, 1)
     if status != 0:
         return status
-    note_lanes(context, UPDATED, cta, mask, lanes_there(context, present), width)
+    note_lanes(context, IN_SHARED, UPDATED, cta, mask, lanes_there(context, present), width, -1)
     mark_updated(context, cta, mask, width)
     places = context.scratch + SCRATCH_PLACES
     written = context.written.at(context.written_bytes * cta)
@@ -357,9 +357,9 @@ def update_shared(
     if status == 0:
         status = defined(context, mask, width, cta)
     if status == 0:
-        status = lanes_race(context, cta, mask, width, 1 << WROTE | 1 << READ, LANE_UPDATES, 0)
+        status = lanes_race(context, IN_SHARED, cta, mask, width, -1, 1 << WROTE | 1 << READ, LANE_UPDATES, 0)
     if status == 0:
-        note_lanes(context, UPDATED, cta, mask, lanes_there(context, present), width)
+        note_lanes(context, IN_SHARED, UPDATED, cta, mask, lanes_there(context, present), width, -1)
         mark_updated(context, cta, mask, width)
         places = context.scratch + SCRATCH_PLACES
         written = context.written.at(context.written_bytes * cta)
