@@ -40,12 +40,40 @@ def test_every_knob_is_correct(block_m: int, block_n: int, stages: int) -> None:
     assert_computes(FLASH, RAGGED, DEFAULT.but(BLOCK_M=block_m, BLOCK_N=block_n, NUM_STAGES=stages))
 
 
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("rows", [16, 32])
+@pytest.mark.parametrize("head_dim", [32, 64, 96, 128, 192, 256])
+def test_every_head_dim_with_16_and_32_rows_a_warp(head_dim: int, rows: int) -> None:
+    problem = Problem(1, 2, 150, head_dim, kv_heads=1, seq_kv=205, causal=True, scale=-0.1)
+    config = TILES.but(ROWS_PER_WARP=rows)
+    if head_dim > 128 and rows == 32:
+        assert "has registers for BLOCK_N=" in str(FLASH.why_not(problem, config))
+    else:
+        assert_computes(FLASH, problem, config)
+        assert_gate(FLASH, edged(head_dim), config)
+
+
+@pytest.mark.parametrize(("rows", "loads"), [(16, 32 + 4), (32, 32 + 8)])
+def test_32_rows_a_warp_load_half_as_often_for_each_product(rows: int, loads: int) -> None:
+    ptx = ptx_of(FLASH, Problem(1, 1, 128, 64), TILES.but(BLOCK_M=128, ROWS_PER_WARP=rows))
+    assert ptx.count("mma.sync") == 64 * rows // 16
+    assert ptx.count("ldmatrix") == loads
+
+
+def test_the_default_leaves_room_for_other_blocks() -> None:
+    for head_dim, registers, blocks in ((32, 128, 4), (64, 160, 3), (128, 184, 2)):
+        resources = resources_of(FLASH, edged(head_dim), TILES)
+        assert resources.registers <= registers
+        assert resources.blocks_per_sm >= blocks
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("knob", "values"),
     [
         ("BLOCK_M", (32, 64)),
         ("BLOCK_N", (32, 64)),
+        ("ROWS_PER_WARP", (16, 32)),
         ("NUM_STAGES", (2, 3)),
         ("EXP_ON_FMA", (0, 1, 2)),
         ("SCHEDULE", ("tiles", "stream_k")),
@@ -132,15 +160,23 @@ def test_mission_bars_on_sm_89(problem: Problem, schedule: str) -> None:
 
 
 REFUSALS = [
-    Refusal({"BLOCK_M": 16}, "BLOCK_M must be one of 32, 64, not 16", "BLOCK_M is 32 or 64"),
-    Refusal({"BLOCK_N": 48}, "BLOCK_N must be one of 0, 32, 64, not 48", "BLOCK_N is 0, 32 or 64"),
+    Refusal({"BLOCK_M": 16}, "BLOCK_M must be one of 32, 64, 128, not 16", "BLOCK_M is 32, 64 or 128"),
+    Refusal({"BLOCK_N": 48}, "BLOCK_N must be one of 0, 32, 64, 128, not 48", "BLOCK_N is 0, 32, 64 or 128"),
     Refusal({"NUM_STAGES": 1}, "NUM_STAGES must be one of 2, 3, 4, not 1", "NUM_STAGES is 2, 3 or 4"),
-    Refusal({"NUM_STAGES": 4}, "65536 bytes of shared memory, and the kernel's limit is 49152", "two blocks of 48 KiB"),
+    Refusal(
+        {"NUM_STAGES": 4, "BLOCK_N": 128}, "131072 bytes of shared memory, and the kernel's limit is 101376", "99 KiB"
+    ),
+    Refusal({"ROWS_PER_WARP": 64}, "ROWS_PER_WARP must be one of 16, 32, not 64", "one or two blocks of 16 rows"),
     Refusal({"SCHEDULE": "persistent"}, "SCHEDULE must be one of auto, tiles, split_kv, stream_k, not persistent"),
     Refusal({"EXP_ON_FMA": 3}, "EXP_ON_FMA must be one of 0, 1, 2, not 3", "EXP_ON_FMA is 0, 1 or 2"),
     Refusal({"NUM_CTAS": -1}, "NUM_CTAS must be 0 to 65536, not -1"),
     Refusal({"SCHEDULE": "tiles", "NUM_CTAS": 58}, "NUM_CTAS=58 means nothing"),
-    Refusal({}, "supports head_dim 32, 64 or 128, not 96", "HEAD_DIM is 32, 64 or 128", Problem(1, 1, 64, 96)),
+    Refusal(
+        {},
+        "supports head_dim 32, 64, 96, 128, 192 or 256, not 48",
+        "HEAD_DIM is 32, 64, 96, 128, 192 or 256",
+        Problem(1, 1, 64, 48),
+    ),
 ]
 
 

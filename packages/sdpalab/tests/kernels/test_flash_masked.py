@@ -24,6 +24,8 @@ CAUSAL = Problem(1, 2, 100, 64, causal=True, window_size=(30, 0), softcap=20.0)
 PADDED = Problem(2, 2, 70, 32, kv_heads=1, seq_kv=90, kv_lengths=(90, 33), dtype="bfloat16")
 EMPTY = Problem(2, 2, 90, 32, seq_kv=40, kv_lengths=(0, 30), window_size=(20, 9))  # an entry and the last rows see none
 NEGATIVE = Problem(1, 1, 70, 128, window_size=(5, 5), softcap=9.0, scale=-0.1)
+MLA = Problem(1, 2, 90, 192, seq_kv=130, head_dim_v=128, causal=True)
+LAST = Problem(2, 2, 70, 64, seq_kv=130, kv_lengths=(100, 20), q_lengths=(70, 33), causal=True, bottom_right=True)
 
 
 def outcome(kernel: CudaKernel, problem: Problem, kind: str, config: Config | None = None) -> Judged:
@@ -35,7 +37,9 @@ def outcome(kernel: CudaKernel, problem: Problem, kind: str, config: Config | No
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("problem", [WINDOW, CAUSAL, PADDED, EMPTY, NEGATIVE], ids=lambda problem: problem.label)
+@pytest.mark.parametrize(
+    "problem", [WINDOW, CAUSAL, PADDED, EMPTY, NEGATIVE, MLA, LAST], ids=lambda problem: problem.label
+)
 @pytest.mark.parametrize("kind", ["normal", "needle", "uniform", "forbidden"])
 def test_it_is_right(problem: Problem, kind: str) -> None:
     judged = outcome(FLASH, problem, kind)

@@ -23,7 +23,7 @@ def _with_group(kv_head: str) -> tuple[tuple[str, str], ...]:
     return (
         (_KV_HEAD_IN_FLASH, kv_head),
         ("    Divisor by_kv_head;", "    Divisor by_kv_head;\n    int group;"),
-        ("seq_kv, {by_kv_head}};", "seq_kv, {by_kv_head}, group};"),
+        ("seq_kv, 0, {by_kv_head}};", "seq_kv, 0, {by_kv_head}, group};"),
     )
 
 
@@ -221,7 +221,7 @@ BUGS: tuple[Bug, ...] = (
     *in_source(
         "flash",
         "the mask of row lane / 4 used for row lane / 4 + 8",
-        ("{row + 16 * block + 8, keys, first_key}", "{row + 16 * block, keys, first_key}"),
+        ("(row + 16 * block + 8) / Source::HEADS", "(row + 16 * block) / Source::HEADS"),
         problem=CAUSAL,
         harmless=RAGGED,
     ),
@@ -266,7 +266,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     *_merging(
         "parts of the sum merged without rescaling",
-        ("rows[block][1].sum += own[0].w * weight[1];", "rows[block][1].sum += own[0].w;"),
+        ("rows[block][1].sum += of_rows.w * weight[1];", "rows[block][1].sum += of_rows.w;"),
         harmless=_SHARED_FLAT,
     ),
     *_merging(

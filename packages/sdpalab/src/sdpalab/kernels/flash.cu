@@ -1,12 +1,9 @@
 // flash: FlashAttention-2 (Dao 2023) for sm_80 and later, on mma.sync.
 //
 // Idea: P never leaves the registers. The accumulator layout of S = Q K^T is the operand layout of O += P V, so each
-// lane packs its weights in place for the next mma. Each warp owns 16 query rows with their whole softmax, Q stays in
-// registers for a tile of queries, and shared memory holds only K and V, filled by cp.async one tile ahead.
-//
-// One barrier per tile of keys has two purposes: the tile has arrived for all warps, and all warps have left the stage
-// that the next copy overwrites. Masking and rescaling sit behind warp-uniform branches, since few tiles need them: the
-// mask on the causal or the ragged edge, the rescaling of O when a row's scores outgrow its old maximum.
+// lane packs its weights in place for the next mma. Each warp owns query rows with their whole softmax, Q stays in
+// registers for a tile of queries up to D=128, and shared memory holds only K and V, filled by cp.async one tile ahead.
+// The main loop, shared with flash_masked, warp_specialized and fp8, is in mainloop/warps.cuh.
 //
 // Two schedules exist. Without STREAM_K a block computes one tile of queries over all its keys. With STREAM_K as many
 // blocks as the GPU holds get equal numbers of key tiles, and blocks that share a tile of queries merge their partial
@@ -14,8 +11,8 @@
 // L4 idle otherwise.
 //
 // Static limits (sm_89, D=64, defaults): 0 spills, 0 stack, <= 128 registers, 32 KiB shared memory, 3 blocks an SM.
-// Knobs: BLOCK_M (rows of Q; 16 a warp), BLOCK_N (keys a tile; 0: by HEAD_DIM), NUM_STAGES (tiles of K, V in memory);
-// the plan adds SCHEDULE and NUM_CTAS. STREAM_K, RAGGED_Q and RAGGED_KV (seq_q or seq_kv ends within a tile) follow
+// Knobs: BLOCK_M (rows of Q), ROWS_PER_WARP (16 or 32 of them), BLOCK_N (keys a tile; 0: by HEAD_DIM), NUM_STAGES (tiles
+// of K, V in memory); the plan adds SCHEDULE and NUM_CTAS. STREAM_K, RAGGED_Q and RAGGED_KV (seq_q or seq_kv ends within a tile) follow
 // from plan and problem.
 
 #include "epilogue/merge.cuh"
@@ -28,6 +25,7 @@
 
 // Above D = 64 the accumulator of O takes the registers that 64 keys of scores would need.
 constexpr int TILE_N = BLOCK_N ? BLOCK_N : HEAD_DIM > 64 ? 32 : 64;
+constexpr bool Q_IN_REGISTERS = ROWS_PER_WARP * HEAD_DIM <= 16 * 128;
 #if STREAM_K
 using Scheduler = StreamK<BLOCK_M, TILE_N>;
 using Epilogue = SharedRows;
@@ -35,7 +33,7 @@ using Epilogue = SharedRows;
 using Scheduler = OneTile<BLOCK_M, TILE_N, CausalMask>;
 using Epilogue = OwnRows;
 #endif
-using Products = WarpProducts16<16, BLOCK_M, TILE_N, HEAD_DIM, HEAD_DIM, true, EXP_ON_FMA>;
+using Products = WarpProducts16<ROWS_PER_WARP, BLOCK_M, TILE_N, HEAD_DIM, HEAD_DIM, Q_IN_REGISTERS, EXP_ON_FMA>;
 using Source = DenseRows<BLOCK_M, TILE_N, HEAD_DIM, HEAD_DIM, RAGGED_Q, RAGGED_KV>;
 using Attention = WarpAttention<Products, Epilogue, Scheduler, CausalMask, Source, BLOCK_M, NUM_STAGES>;
 
@@ -43,14 +41,14 @@ using Attention = WarpAttention<Products, Epilogue, Scheduler, CausalMask, Sourc
 // in flight come on top. Without a cap, ptxas takes up to 150 at D=64 to load further ahead. The caps come from trials:
 // ptxas spills nothing on any architecture, and three blocks of four warps fit the registers of an SM at D=64.
 constexpr bool NEEDS_MORE = Attention::HAS_EDGE || __CUDA_ARCH__ >= 1000;
-constexpr int MAX_REGISTERS = HEAD_DIM > 64 ? 184 : HEAD_DIM > 32 && NEEDS_MORE ? 160 : 128;
+constexpr bool WIDE = HEAD_DIM > 128 || ROWS_PER_WARP > 16 || TILE_N * HEAD_DIM > 64 * 64;
+constexpr int MAX_REGISTERS = WIDE ? 255 : HEAD_DIM > 64 ? 184 : HEAD_DIM > 32 && NEEDS_MORE ? 160 : 128;
 
-static_assert(HEAD_DIM == 32 || HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 32, 64 or 128");
-static_assert(BLOCK_M == 32 || BLOCK_M == 64, "BLOCK_M is 32 or 64");
-static_assert(TILE_N == 32 || TILE_N == 64, "BLOCK_N is 0, 32 or 64");
+static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 256, "HEAD_DIM is 32, 64, 96, 128, 192 or 256");
+static_assert(BLOCK_M == 32 || BLOCK_M == 64 || BLOCK_M == 128, "BLOCK_M is 32, 64 or 128");
+static_assert(TILE_N == 32 || TILE_N == 64 || TILE_N == 128, "BLOCK_N is 0, 32, 64 or 128");
 static_assert(EXP_ON_FMA >= 0 && EXP_ON_FMA <= 2, "EXP_ON_FMA is 0, 1 or 2");
-static_assert(Source::Q_BYTES <= Attention::STAGE_BYTES, "Q passes through one stage");
-static_assert(Attention::SMEM_BYTES <= 48 * 1024, "two blocks of 48 KiB share an SM of any architecture");
+static_assert(Attention::SMEM_BYTES <= 99 * 1024, "a block of sm_86 and sm_89 has at most 99 KiB");
 
 __global__ void __maxnreg__(MAX_REGISTERS)
     flash_attention(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
@@ -59,7 +57,7 @@ __global__ void __maxnreg__(MAX_REGISTERS)
                     int longer, unsigned long long by_head, unsigned long long by_tile, unsigned long long by_block,
                     unsigned long long by_longer, unsigned long long by_kv_head) {
     extern __shared__ __align__(1024) unsigned char smem[];  // [NUM_STAGES][K, V][TILE_N, HEAD_DIM]
-    const Source source{{seq_q}, q, k, v, seq_kv, seq_kv, {by_kv_head}};
+    const Source source{{seq_q}, q, k, v, seq_kv, seq_kv, 0, {by_kv_head}};
 #if STREAM_K
     const Shares shares{q_tiles,   units_per_head, units_per_block, longer,
                         {by_head}, {by_tile},      {by_block},      {by_longer}};

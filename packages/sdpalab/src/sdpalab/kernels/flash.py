@@ -8,22 +8,33 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, Knob, StaticLimits
-from sdpalab.kernels.ladder import ladder_launch, ladder_supports, reject_oversized, reject_unlisted, window_macros
+from sdpalab.kernels.ladder import (
+    HEAD_DIMS,
+    ladder_launch,
+    ladder_supports,
+    reject_oversized,
+    reject_unlisted,
+    window_macros,
+)
 from sdpalab.kernels.plan import Buffer, LaunchPlan
 from sdpalab.kernels.stream_k import Shares, Units, reciprocal, time_of_shares, time_of_tiles
 from sdpalab.problem import HALF_DTYPES, Problem
 
 __all__ = ["FLASH", "dense_supports", "ragged_macros", "resolve", "shares_of", "smem_bytes", "tile_n", "units_of"]
 
-WARP_M = 16
 KNOBS = {
-    "BLOCK_M": (32, 64),
-    "BLOCK_N": (0, 32, 64),
+    "BLOCK_M": (32, 64, 128),
+    "BLOCK_N": (0, 32, 64, 128),
+    "ROWS_PER_WARP": (16, 32),
     "NUM_STAGES": (2, 3, 4),
     "EXP_ON_FMA": (0, 1, 2),
     "SCHEDULE": ("auto", "tiles", "split_kv", "stream_k"),
 }
-MAX_SHARED_BYTES = 48 * 1024
+MAX_SHARED_BYTES = 99 * 1024
+MAX_REGISTERS = 255
+"""Registers of a thread, of every architecture."""
+MAX_Q_IN_REGISTERS = 16 * 128
+"""Largest number of elements of Q that a warp has in registers."""
 MAX_CTAS = 2**16
 MAX_UNITS = 2**31 - 1
 MAX_ELEMENTS = 2**34
@@ -51,17 +62,25 @@ def tile_n(problem: Problem, config: Config) -> int:
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
-    """Dynamic shared memory of a block in bytes: one tile of K and one of V per stage."""
-    return config.int("NUM_STAGES") * 2 * tile_n(problem, config) * problem.head_dim * 2
+    """Dynamic shared memory of a block in bytes: one tile of K and one of V per stage, and Q.
+
+    Q passes through the stage that is filled last, or has a place behind the stages where its fragments do not fit
+    into registers.
+    """
+    q_bytes = config.int("BLOCK_M") * problem.head_dim * 2
+    stage = tile_n(problem, config) * (problem.head_dim + problem.dim_v) * 2
+    ring = config.int("NUM_STAGES") * stage
+    stays = config.get("ROWS_PER_WARP", 16) * problem.head_dim > MAX_Q_IN_REGISTERS
+    return max(ring, (ring if stays else ring - stage) + q_bytes)
 
 
-def dense_supports(problem: Problem, kernel: str) -> str | None:
+def dense_supports(problem: Problem, kernel: str, head_dims: tuple[int, ...] = HEAD_DIMS) -> str | None:
     """None if a kernel with the dense tiles of ``include/mainloop/dense_rows.cuh`` supports ``problem``, otherwise the
     reason."""
     rows = problem.batch * max(problem.heads * problem.seq_q, problem.kv_heads * problem.seq_kv)
     if rows * problem.head_dim > MAX_ELEMENTS:
         return f"kernel {kernel} numbers the 16-byte chunks of a tensor with 32 bits, and {problem.label} has more"
-    return ladder_supports(problem, HALF_DTYPES, kernel)
+    return ladder_supports(problem, HALF_DTYPES, kernel, head_dims)
 
 
 def ragged_macros(problem: Problem, config: Config) -> dict[str, int]:
@@ -71,7 +90,7 @@ def ragged_macros(problem: Problem, config: Config) -> dict[str, int]:
 
 
 def _threads(config: Config) -> int:
-    return config.int("BLOCK_M") // WARP_M * 32
+    return config.int("BLOCK_M") // config.int("ROWS_PER_WARP") * 32
 
 
 def units_of(problem: Problem, config: Config) -> Units:
@@ -120,8 +139,10 @@ def shares_of(problem: Problem, config: Config) -> Shares | None:
 
 
 def _blocks_per_sm(problem: Problem, config: Config) -> int:
-    """Number of blocks that an SM holds with the kernel's declared registers."""
-    registers = _limits(problem).value("registers") * _threads(config)
+    """Number of blocks that an SM holds with the registers that the source declares (MAX_REGISTERS)."""
+    wide = problem.head_dim > 128 or config["ROWS_PER_WARP"] != 16 or tile_n(problem, config) * problem.head_dim > 64**2
+    narrow = 184 if problem.head_dim > 64 else 160 if problem.head_dim > 32 else 128
+    registers = (MAX_REGISTERS if wide else narrow) * _threads(config)
     shared = smem_bytes(problem, config) + RESERVED_BYTES
     return min(SM_REGISTERS // registers, SM_SHARED_BYTES // shared)
 
@@ -130,7 +151,7 @@ def _macros(problem: Problem, config: Config) -> Mapping[str, Knob]:
     """Macros of the source: the knobs, and values derived from the schedule and the problem."""
     return {
         **window_macros(problem),
-        **{name: config[name] for name in ("BLOCK_M", "BLOCK_N", "NUM_STAGES", "EXP_ON_FMA")},
+        **{name: config[name] for name in ("BLOCK_M", "BLOCK_N", "ROWS_PER_WARP", "NUM_STAGES", "EXP_ON_FMA")},
         "STREAM_K": int(config["SCHEDULE"] != "tiles"),
         **ragged_macros(problem, config),
     }
@@ -149,18 +170,24 @@ def _reject(problem: Problem, config: Config) -> str | None:
         return f"SCHEDULE=tiles has a block for each tile of queries: NUM_CTAS={ctas} means nothing"
     if schedule in ("split_kv", "stream_k") and units_of(problem, config).total > MAX_UNITS:
         return f"SCHEDULE={schedule} numbers tiles of keys with 32 bits, and {problem.label} has more"
+    keys, head_dim = tile_n(problem, config), max(problem.head_dim, problem.dim_v)
+    if config["ROWS_PER_WARP"] == 32 and (head_dim > 128 or keys * head_dim > 64**2 or config["EXP_ON_FMA"]):
+        return (
+            f"ROWS_PER_WARP=32 has registers for BLOCK_N={64**2 // head_dim} at head_dim {head_dim}, not for {config}"
+        )
+    if config["EXP_ON_FMA"] and keys * head_dim > 64**2:
+        return f"EXP_ON_FMA is for tiles of at most {64**2} numbers, not {keys} x {head_dim}"
+    if keys > 64**2 * 2 // head_dim:
+        return f"BLOCK_N={keys} has no registers at head_dim {head_dim}"
+    rows = 8 * _threads(config) // (head_dim & -head_dim)
+    if rows > keys:
+        return f"a block of {_threads(config)} threads copies {rows} rows at a time, and a tile has {keys} keys"
     return reject_oversized(smem_bytes(problem, config), MAX_SHARED_BYTES, config)
 
 
 def _limits(problem: Problem) -> StaticLimits:
-    if problem.head_dim > 64:
-        registers = 192 if problem.features else 184
-        reason = "the fragments of Q and O alone are 96 registers; two blocks of four warps share an SM"
-    elif problem.head_dim > 32:
-        registers, reason = 160, "three blocks of four warps fit the register file; without an edge sm_89 needs 128"
-    else:
-        registers, reason = 128, "four blocks of four warps fit the register file"
-    return MISSION_LIMITS.but(registers=registers, shared_bytes=MAX_SHARED_BYTES, min_blocks_per_sm=2, reason=reason)
+    reason = "the fragments of 32 rows a warp, or of Q and O above head_dim 128, alone are 160 to 224 registers"
+    return MISSION_LIMITS.but(registers=MAX_REGISTERS, shared_bytes=MAX_SHARED_BYTES, reason=reason)
 
 
 def _plan(problem: Problem, config: Config) -> LaunchPlan:
@@ -168,7 +195,7 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
     whole = ladder_launch(problem, config.int("BLOCK_M"), threads, shared_bytes)
     by_kv_head = reciprocal(whole.grid[0] * problem.group)
     if problem.features:
-        return LaunchPlan((), (replace(whole, args=(*whole.args, by_kv_head, "kv_lengths")),))
+        return LaunchPlan((), (replace(whole, args=(*whole.args, by_kv_head, "q_lengths", "kv_lengths")),))
     shares = shares_of(problem, config)
     if shares is None:
         return LaunchPlan((), (replace(whole, args=(*whole.args, *NOT_SHARED, by_kv_head)),))
@@ -181,13 +208,14 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
             *(*shares.arguments(units), by_kv_head),
         ),
     )
-    floats = threads * (problem.head_dim // 2 + 4)  # per thread: 2 rows of O between 4 lanes, and their statistics
+    # Per thread and 16 rows of a warp: 2 rows of O between 4 lanes, and their statistics.
+    floats = threads * config.int("ROWS_PER_WARP") // 16 * (problem.head_dim // 2 + 4)
     partials = Buffer("partials", (shares.blocks, 2, floats), "float32", "workspace")
     semaphores = Buffer("semaphores", (units.tiles,), "int32", "semaphore")
     return LaunchPlan((partials, semaphores), (dealt,))
 
 
-_DEFAULT = Config(BLOCK_M=64, BLOCK_N=0, NUM_STAGES=2, EXP_ON_FMA=0, SCHEDULE="auto", NUM_CTAS=0)
+_DEFAULT = Config(BLOCK_M=64, BLOCK_N=0, ROWS_PER_WARP=16, NUM_STAGES=2, EXP_ON_FMA=0, SCHEDULE="auto", NUM_CTAS=0)
 _TILES = _DEFAULT.but(SCHEDULE="tiles")
 
 FLASH = CudaKernel(
@@ -201,15 +229,16 @@ FLASH = CudaKernel(
         _TILES.but(BLOCK_M=32),
         _TILES.but(BLOCK_N=32),
         _TILES.but(EXP_ON_FMA=1),
+        _TILES.but(BLOCK_M=128, ROWS_PER_WARP=32),
         _DEFAULT.but(SCHEDULE="stream_k", NUM_CTAS=3),
         _DEFAULT.but(SCHEDULE="split_kv"),
     ),
-    supports=partial(dense_supports, kernel="flash"),
+    supports=partial(dense_supports, kernel="flash", head_dims=(32, 64, 96, 128, 192, 256)),
     reject=_reject,
     limits=_limits,
     knobs={**KNOBS, "SCHEDULE": ("tiles", "split_kv", "stream_k"), "NUM_CTAS": SEARCHED_CTAS},
     lse=True,
-    features=("window_size", "softcap", "kv_lengths"),
+    features=("window_size", "softcap", "kv_lengths", "q_lengths", "bottom_right", "head_dim_v"),
     variant=Path("flash_masked.cu"),
     resolve=resolve,
     macros=_macros,

@@ -40,6 +40,6 @@ __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const u
                               int group, float scale, float* __restrict__ lse, unsigned long long by_kv_head) {
     // [NUM_STAGES], each K [SCALE_ROWS, HEAD_DIM] and V^T [HEAD_DIM, SCALE_ROWS]
     extern __shared__ __align__(1024) unsigned char smem[];
-    const Source source{{seq_q}, q_bytes, k_bytes, v_bytes, q_scales, kv_scales, seq_kv, {by_kv_head}};
+    const Source source{{seq_q}, q_bytes, k_bytes, v_bytes, q_scales, kv_scales, seq_kv, 0, {by_kv_head}};
     Attention::run(ptx::smem_address(smem), source, Scheduler(seq_q, seq_kv), OwnRows(), o, lse, scale);
 }

@@ -48,7 +48,7 @@ __global__ void __maxnreg__(MAX_REGISTERS)
                                const Element* __restrict__ v, Element* __restrict__ o, int seq_q, int seq_kv, int group,
                                float scale, float* __restrict__ lse, unsigned long long by_kv_head) {
     extern __shared__ __align__(1024) unsigned char smem[];  // [NUM_STAGES][K, V][TILE_N, HEAD_DIM]
-    const Source source{{seq_q}, q, k, v, seq_kv, seq_kv, {by_kv_head}};
+    const Source source{{seq_q}, q, k, v, seq_kv, seq_kv, 0, {by_kv_head}};
     ProducerWarps<Attention, NUM_STAGES, NUM_PRODUCER_WARPS>::run(ptx::smem_address(smem), source,
                                                                   Scheduler(seq_q, seq_kv), o, lse, scale);
 }

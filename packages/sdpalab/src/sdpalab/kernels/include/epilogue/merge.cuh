@@ -60,10 +60,11 @@ struct Partial {
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block) {
             const float4* own = mine + block * BLOCK_FLOATS4;
-            const float weight[2] = {softmax_weight(own[0].x, rows[block][0].max, scale_log2),
-                                     softmax_weight(own[0].z, rows[block][1].max, scale_log2)};
-            rows[block][0].sum += own[0].y * weight[0];
-            rows[block][1].sum += own[0].w * weight[1];
+            const float4 of_rows = own[0];
+            const float weight[2] = {softmax_weight(of_rows.x, rows[block][0].max, scale_log2),
+                                     softmax_weight(of_rows.z, rows[block][1].max, scale_log2)};
+            rows[block][0].sum += of_rows.y * weight[0];
+            rows[block][1].sum += of_rows.w * weight[1];
 #pragma unroll
             for (int d = 0; d < COLS / 8; ++d) {
                 const float4 o = own[(d + 1) * THREADS];
@@ -93,7 +94,7 @@ struct SharedRows {
         if (done.whole()) {
             return true;
         }
-        Part(partials, ptx::ctaid_x(), done.first == 0, thread).store(o_frag, rows);
+        Part(partials, ptx::ctaid_x(), done.begins(), thread).store(o_frag, rows);
         if (!is_last_of(semaphores + done.q_tile_of_all, sharers.count)) {
             return false;
         }

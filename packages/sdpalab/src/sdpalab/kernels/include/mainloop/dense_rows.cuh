@@ -7,6 +7,9 @@
 // Rows of Q and O, [query heads of all batches, seq_q, columns], in tiles of TILE_ROWS. 32 bits number them.
 template <int TILE_ROWS, bool PARTIAL_Q>
 struct DenseQueries {
+    static constexpr int HEADS = 1;  // query heads that share a tile
+    static constexpr bool CONTIGUOUS = true;
+
     int seq_q;
 
     // Number of a tile's first row among the rows of all heads.
@@ -35,6 +38,7 @@ struct DenseRows : DenseQueries<TILE_ROWS, PARTIAL_Q> {
     const Element* __restrict__ v;
     int seq_kv;
     int keys;            // valid keys of a head, at most seq_kv
+    int ahead;           // number of the key on the diagonal of query 0
     Divisor by_kv_head;  // tiles of queries that share a K/V head
 
     // One thread's share of the copies of a segment.

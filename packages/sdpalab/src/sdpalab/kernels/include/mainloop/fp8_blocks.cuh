@@ -19,7 +19,8 @@ struct Fp8Blocks : DenseQueries<TILE_ROWS, PARTIAL_Q> {
     const unsigned char* __restrict__ v_bytes;
     const float* __restrict__ q_scales;
     const float2* __restrict__ kv_scales;
-    int keys;  // of a head
+    int keys;   // of a head
+    int ahead;  // number of the key on the diagonal of query 0
     Divisor by_kv_head;
 
     // Scale of the block that has a row of a tile; any scale is right past the end.

@@ -119,7 +119,8 @@ public:
     template <class Segment>
     static __device__ __forceinline__ Unmasked unmasked(const Source& source, const Segment& segment) {
         const int first_row = segment.q_tile * TILE_ROWS;
-        return Unmasked(first_row, first_row + TILE_ROWS - 1, source.keys);
+        return Unmasked(first_row / Source::HEADS + source.ahead,
+                        (first_row + TILE_ROWS - 1) / Source::HEADS + source.ahead, source.keys);
     }
 
     // Adds a tile of keys to the result. first: it is the first one.
@@ -134,7 +135,7 @@ public:
         if (HAS_EDGE && !unmasked.contains(tile)) {
             const int thread = threadIdx.x;
             const int row = q_tile * TILE_ROWS + thread / 32 * ROWS + thread % 32 / 4;
-            apply_mask(scores, row, tile * KEYS + 2 * (thread % 4), source.keys);
+            apply_mask(scores, row, tile * KEYS + 2 * (thread % 4), source);
         }
         products.online_softmax(scores, first);
         products.add_output(scores, v_smem);
@@ -170,11 +171,12 @@ private:
 
     // row: this lane's first. first_key: of this lane's columns.
     static __device__ __forceinline__ void apply_mask(typename Products::Scores& scores, int row, int first_key,
-                                                      int keys) {
+                                                      const Source& source) {
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block) {
-            const typename Mask::Row rows[2] = {{row + 16 * block, keys, first_key},
-                                                {row + 16 * block + 8, keys, first_key}};
+            const int query = (row + 16 * block) / Source::HEADS + source.ahead;
+            const int next_query = (row + 16 * block + 8) / Source::HEADS + source.ahead;
+            const typename Mask::Row rows[2] = {{query, source.keys, first_key}, {next_query, source.keys, first_key}};
 #pragma unroll
             for (int n = 0; n < KEYS / 8; ++n) {
 #pragma unroll

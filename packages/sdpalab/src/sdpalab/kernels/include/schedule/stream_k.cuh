@@ -20,6 +20,7 @@ struct Segment {
     int tiles;
 
     __device__ __forceinline__ bool whole() const { return end - first == tiles; }
+    __device__ __forceinline__ bool begins() const { return first == 0; }
 };
 
 // Number of key tiles that a tile of queries sees.
@@ -71,11 +72,13 @@ struct Sharers {
 template <int QUERIES, int KEYS, class Mask>
 class OneTile {
 public:
-    __device__ __forceinline__ OneTile(int seq_q, int seq_kv) : seq_q(seq_q), seq_kv(seq_kv) {}
+    __device__ __forceinline__ OneTile(int seq_q, int seq_kv, int ahead = 0)
+        : seq_q(seq_q), seq_kv(seq_kv), ahead(ahead) {}
 
     __device__ __forceinline__ Segment segment() const {
         const int first_row = q_tile_of_block() * QUERIES;
-        const KeyTiles seen = Mask::template tiles<KEYS>(first_row, min(first_row + QUERIES, seq_q) - 1, seq_kv);
+        const int last_row = min(first_row + QUERIES, seq_q) - 1;
+        const KeyTiles seen = Mask::template tiles<KEYS>(first_row + ahead, last_row + ahead, seq_kv);
         const unsigned head = q_head_of_block();
         const int tiles = seen.end - seen.first;
         return Segment{head * gridDim.x + q_tile_of_block(), head, q_tile_of_block(), seen.first, seen.end, tiles};
@@ -86,6 +89,7 @@ public:
 private:
     int seq_q;
     int seq_kv;
+    int ahead;
 };
 
 // An interval of units per block, processed segment by segment. The state between segments is one number; the rest is
