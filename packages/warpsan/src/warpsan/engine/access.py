@@ -18,7 +18,7 @@ from warpsan.engine.layout import WARP
 from warpsan.engine.operation import OperationCode
 from warpsan.host.memory import GLOBAL_BASE, LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS
 
-__all__ = ["addresses", "gather", "gather_all", "located", "note_lanes", "scatter", "scatter_all"]
+__all__ = ["addresses", "gather", "gather_all", "located", "note_lanes", "scatter", "scatter_all", "side_by_side"]
 
 
 def located(code: OperationCode, first: int, space: str, bits: int) -> Lanes:
@@ -233,8 +233,8 @@ def gather_all(code: OperationCode, place: Lanes, type_: str, many: int, align: 
 def _gather_one(code: OperationCode, place: Lanes, type_: str, align: int, size: int) -> Lanes:
     """A value for every lane; values side by side in the order of the lanes are one load."""
     b = code.builder
-    first, side_by_side = _side_by_side(code, place, size)
-    with b.if_else(side_by_side) as (together, apart):
+    first, follow = side_by_side(code, place, size)
+    with b.if_else(follow) as (together, apart):
         with together:
             whole, after_whole = code.load(first, type_, align=align), b.block
         with apart:
@@ -245,7 +245,7 @@ def _gather_one(code: OperationCode, place: Lanes, type_: str, align: int, size:
     return Lanes(b, value, type_)
 
 
-def _side_by_side(code: OperationCode, place: Lanes, size: int) -> tuple[Any, Any]:
+def side_by_side(code: OperationCode, place: Lanes, size: int) -> tuple[Any, Any]:
     """A pointer to the first lane's place, and whether the others of ``size`` bytes follow it in order, an ``i1``."""
     b = code.builder
     first = b.extract_element(place.value, WORD32(0))
@@ -279,8 +279,8 @@ def scatter_all(code: OperationCode, place: Lanes, values: list[Lanes], align: i
     """Write consecutive values of every lane, as :func:`scatter`; the addresses are multiples of all of their bytes."""
     b, many, size = code.builder, len(values), values[0].bits // 8
     if many == 1 and coalesced:
-        first, side_by_side = _side_by_side(code, place, size)
-        with b.if_else(side_by_side) as (together, apart):
+        first, follow = side_by_side(code, place, size)
+        with b.if_else(follow) as (together, apart):
             with together:
                 b.store(values[0].value, first, align=align)
             with apart:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Callable
+from typing import Any
 
-from warpsan.engine.access import addresses, gather_all, located, scatter_all
+from warpsan.engine.access import addresses, gather_all, located, scatter_all, side_by_side
 from warpsan.engine.assembler import Assembler, Constant, native
 from warpsan.engine.lanes import WORD64, Lanes
 from warpsan.engine.operation import NativeOperation, OperationCode
@@ -17,7 +19,7 @@ from warpsan.ptx.forms import CLOCKS, of_kernel
 from warpsan.ptx.grammar import Computation, Form
 from warpsan.ptx.ir import Address, Immediate, Instruction, Operand, Param, Register, Symbol, Variable, Vector
 from warpsan.ptx.types import PtxType
-from warpsan.semantics.watched import check_step, strong_effect, watch_access
+from warpsan.semantics.watched import Access, check_step, strong_effect, watch_access
 
 __all__ = ["load_operation", "local_load", "local_store", "store_operation", "without_policy"]
 
@@ -141,12 +143,15 @@ def _ld(asm: Assembler, instruction: Instruction, form: LoadStore) -> None:
             _load_parameter(asm, items, address, type_)
         return
     row, bits, offset = asm.address(address)
+    places = [asm.target(item, type_.name) for item in items]
+    operation, rows = load_operation(space, bits, type_.bits, vector), [place for place, _ in places]
+    done = False
     if asm.watched:
         width, strong = vector * type_.bytes, strong_effect(asm, instruction)
-        watch_access(asm, instruction, space, row, bits, offset, width, "load", strong=strong)
-    places = [asm.target(item, type_.name) for item in items]
-    rows = [row, offset, *(place for place, _ in places)]
-    asm.record(load_operation(space, bits, type_.bits, vector), rows)
+        access = Access(operation.name, _gathered(space, type_.bits, vector), rows)
+        done = watch_access(asm, instruction, space, row, bits, offset, width, "load", strong=strong, access=access)
+    if not done:
+        asm.record(operation, [row, offset, *rows])
     for _, finish in places:
         finish()
 
@@ -222,18 +227,30 @@ def local_store(element: int, *, aligned: bool) -> NativeOperation:
 def load_operation(space: str, bits: int, element: int, vector: int, *, aligned: bool = True) -> NativeOperation:
     """A load: operands are the row of the addresses, an offset, and the rows of the results. A load of a parameter
     may start at any byte."""
-    width, align = element // 8 * vector, element // 8 if aligned else 1
+    width = element // 8 * vector
 
     def build(code: OperationCode) -> None:
         everyone = code.mask
         place = addresses(code, located(code, 0, space, bits), space, width, width if aligned else 1, reads=True)
-        values = gather_all(code, place, f"u{element}", vector, align, coalesced=space in _COALESCED)
-        code.mask = everyone  # an illegal access reads poison
-        for k, value in enumerate(values):
-            code.store(2 + k, value)
+        _gathered(space, element, vector, aligned=aligned)(code, place, everyone, 2)
 
     suffix = ".unaligned" * (not aligned)
     return NativeOperation(f"ld.{space}.{bits}.{element}x{vector}{suffix}", build)
+
+
+def _gathered(
+    space: str, element: int, vector: int, *, aligned: bool = True
+) -> Callable[[OperationCode, Lanes, Any, int], None]:
+    """The code that reads values from places; an illegal access reads poison."""
+
+    def act(code: OperationCode, place: Lanes, everyone: Any, first: int) -> None:
+        align = element // 8 if aligned else 1
+        values = gather_all(code, place, f"u{element}", vector, align, coalesced=space in _COALESCED)
+        code.mask = everyone
+        for k, value in enumerate(values):
+            code.store(first + k, value)
+
+    return act
 
 
 @native("st")
@@ -251,14 +268,17 @@ def _st(asm: Assembler, instruction: Instruction, form: LoadStore) -> None:
         _check_reach(asm, address, vector * type_.bytes, variable)
         space = "local"
     row, bits, offset = asm.address(address)
-    strong = strong_effect(asm, instruction)
+    strong, aligned = strong_effect(asm, instruction), form.space != "param"
+    checked = asm.checked and space != "local" and strong < 0
+    operation, done = store_operation(space, bits, type_.bits, vector, checked, aligned=aligned), False
     if asm.watched:
         width, written = vector * type_.bytes, (type_.bytes, sources)
-        watch_access(asm, instruction, space, row, bits, offset, width, "store", strong=strong, written=written)
-    aligned = form.space != "param"
-    checked = asm.checked and space != "local" and strong < 0
-    operation = store_operation(space, bits, type_.bits, vector, checked, aligned=aligned)
-    asm.record(operation, [row, offset, *sources])
+        access = Access(operation.name, _scattered(space, bits, type_.bits, vector, checked), sources)
+        done = watch_access(
+            *(asm, instruction, space, row, bits, offset, width, "store"), strong=strong, written=written, access=access
+        )
+    if not done:
+        asm.record(operation, [row, offset, *sources])
 
 
 def store_operation(
@@ -266,20 +286,35 @@ def store_operation(
 ) -> NativeOperation:
     """A store. With ``checked``, no lane may find another lane's value in its place after it; without ``aligned``,
     it may start at any byte of a parameter."""
-    width, align = element // 8 * vector, element // 8 if aligned else 1
+    width = element // 8 * vector
 
     def build(code: OperationCode) -> None:
         place = addresses(code, located(code, 0, space, bits), space, width, width if aligned else 1)
-        values = [code.source(2 + k, f"u{element}") for k in range(vector)]
-        scatter_all(code, place, values, align, coalesced=space in _COALESCED)
-        if checked:
-            left = gather_all(code, place, f"u{element}", vector, align, coalesced=space in _COALESCED)
-            differ = [one != other for one, other in zip(left, values, strict=True)]
-            lanes = code.those(functools.reduce(operator.or_, differ))
-            check_step(code, space, located(code, 0, space, bits), lanes, width)
+        _scattered(space, bits, element, vector, checked, aligned=aligned)(code, place, code.mask, 2)
 
     suffix = ".checked" * checked + ".unaligned" * (not aligned)
     return NativeOperation(f"st.{space}.{bits}.{element}x{vector}{suffix}", build)
+
+
+def _scattered(
+    space: str, bits: int, element: int, vector: int, checked: bool, *, aligned: bool = True
+) -> Callable[[OperationCode, Lanes, Any, int], None]:
+    """The code that writes values to places, and checks the lanes' values afterwards."""
+
+    def act(code: OperationCode, place: Lanes, everyone: Any, first: int) -> None:
+        align = element // 8 if aligned else 1
+        values = [code.source(first + k, f"u{element}") for k in range(vector)]
+        scatter_all(code, place, values, align, coalesced=space in _COALESCED)
+        if not checked:
+            return
+        b = code.builder
+        width = vector * element // 8
+        with b.if_then(b.not_(side_by_side(code, place, width)[1]), likely=False):
+            left = gather_all(code, place, f"u{element}", vector, align, coalesced=False)
+            differ = functools.reduce(operator.or_, (a != b for a, b in zip(left, values, strict=True)))
+            check_step(code, space, located(code, 0, space, bits), code.those(differ), width)
+
+    return act
 
 
 # ---- no effect on values ---------------------------------------------------------------------------------------------

@@ -145,22 +145,29 @@ class SharedMarks:
         """Check and mark writes. Returns a status."""
         code, b = self.code, self.code.builder
         span = self.low, self.high, WORD64(self.width)
-        needs = code.call(watch.look_before_write, self._context, self.cta, *span)
+        found = code.call(watch.look_before_write, self._context, self.cta, *span)
+        partial = b.icmp_signed("!=", b.and_(found, WORD64(OF_BYTES)), WORD64(0))
+        needs = b.and_(found, WORD64(~OF_BYTES))
         tests = {
             OF_WRITES: self._writes_before,
             OF_READS: self._reads_before,
             OF_PARTIAL_READS: self._partial_reads_before,
         }
-        slow, fast = b.append_basic_block("slow"), b.append_basic_block("fast")
-        b.cbranch(self._hold(needs, tests), fast, slow)
-        b.position_at_end(slow)
-        b.ret(code.call(watch.write_shared, self._context, self.cta, b.zext(code.mask, WORD64), present, *span))
-        b.position_at_end(fast)
-        self._mark(present)
-        return WORD64(layout.DONE)
+        with b.if_else(self._hold(needs, tests)) as (fast, slow):
+            with fast:
+                self._mark(present, partial)
+                marked = b.block
+            with slow:
+                mask = b.zext(code.mask, WORD64)
+                status = code.call(watch.write_shared, self._context, self.cta, mask, present, *span)
+                called = b.block
+        result = b.phi(WORD64)
+        result.add_incoming(WORD64(layout.DONE), marked)
+        result.add_incoming(status, called)
+        return result
 
-    def _mark(self, present: Any) -> None:
-        """The granules and the pages have been written."""
+    def _mark(self, present: Any, partial: Any) -> None:
+        """The granules and the pages have been written; ``partial`` if some bytes of the pages may not have been."""
         code, b = self.code, self.code.builder
         warp = code.context("current")
         now = self._word_of("clocks", warp)
@@ -188,7 +195,7 @@ class SharedMarks:
         several = self._if(apart, lambda: self._any(lambda at, bit: self._at(masks, at, "u32") != alone(bit)))
         page = b.ashr(self.low, WORD64(PAGE_SHIFT))
         far = b.icmp_signed(">", b.sub(b.ashr(self.high, WORD64(PAGE_SHIFT)), page), WORD64(63))
-        slowly = functools.reduce(b.or_, [again, several, far, b.not_(self._are_written())])
+        slowly = functools.reduce(b.or_, [again, several, far, self._if(partial, lambda: b.not_(self._are_written()))])
         with b.if_else(slowly, likely=False) as (one_by_one, together):
             with one_by_one:
                 mask = b.zext(code.mask, WORD64)

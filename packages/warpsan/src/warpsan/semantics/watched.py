@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from warpsan.analysis.definedness import follows_load
 from warpsan.checks.orders import SAME_GPU, is_strong, memory_order
@@ -37,7 +37,7 @@ from warpsan.semantics.global_marks import check_global
 from warpsan.semantics.homes import keep_in_buffer
 from warpsan.semantics.shared_marks import check_read, check_write
 
-__all__ = ["Place", "check_step", "strong_effect", "watch_access", "watch_copy"]
+__all__ = ["Access", "Place", "check_step", "strong_effect", "watch_access", "watch_copy"]
 
 _SPACES = ("shared", "shared::cluster", "global")
 _GLOBAL: dict[str, Callable[..., int]] = {
@@ -60,6 +60,24 @@ _UNDEFINED: dict[str, Callable[..., int]] = {
 _CLUSTER = {"load": READS, "load.followed": FOLLOWED, "store": WRITES, "update": UPDATES}
 
 
+class Access(NamedTuple):
+    """The code of an access that its check may execute too.
+
+    Attributes
+    ----------
+    name : str
+    act : callable
+        Accesses the places of the active lanes: code, places, the lanes that execute the instruction, and the number of
+        its first operand.
+    rows : sequence of int
+        Its operands.
+    """
+
+    name: str
+    act: Callable[[OperationCode, Lanes, Any, int], None]
+    rows: Sequence[int]
+
+
 def watch_access(
     asm: Assembler,
     instruction: Instruction,
@@ -73,8 +91,10 @@ def watch_access(
     lengths: int = -1,
     strong: int = -1,
     written: tuple[int, Sequence[int]] = (0, ()),
-) -> None:
-    """Append the records that check, count and record an access of each lane, by the first ``lanes`` lanes.
+    access: Access | None = None,
+) -> bool:
+    """Append the records that check, count and record an access of each lane, by the first ``lanes`` lanes. Returns
+    whether the record of the check executes the ``access`` too, at the same addresses.
 
     ``does`` is ``load``, ``store``, ``update`` or ``copy``; ``lengths`` is the row of the bytes that each lane reads,
     if they differ; ``strong`` has the effects of a strong access, as bits (:data:`~warpsan.engine.layout.ACQUIRES` and
@@ -82,7 +102,7 @@ def watch_access(
     from.
     """
     if space == "local":
-        return
+        return False
     assert space in (*_SPACES, "generic"), space
     place = Place(space, row, bits, offset, width, lanes, lengths)
     if asm.checked:
@@ -92,13 +112,16 @@ def watch_access(
             and does == "load"
             and follows_load(instruction, track_unwritten_global=asm.track_unwritten_global)
         )
-        _check(asm, instruction, place, "load.followed" if followed else does, strong, *written)
+        others = asm.counted or asm.traced or instruction.pc in asm.recorded or space not in ("shared", "global")
+        access = None if others or followed else access
+        _check(asm, instruction, place, "load.followed" if followed else does, strong, *written, access)
     if asm.counted:
         _count(asm, place, does, instruction.pc)
     if asm.traced:
         _trace(asm, place, does, instruction, *written)
     if instruction.pc in asm.recorded:
         _record(asm, place, instruction.pc)
+    return asm.checked and access is not None
 
 
 def strong_effect(asm: Assembler, instruction: Instruction) -> int:
@@ -251,7 +274,14 @@ def _record(asm: Assembler, place: Place, pc: int) -> None:
 
 
 def _check(
-    asm: Assembler, instruction: Instruction, place: Place, does: str, strong: int, element: int, rows: Sequence[int]
+    asm: Assembler,
+    instruction: Instruction,
+    place: Place,
+    does: str,
+    strong: int,
+    element: int,
+    rows: Sequence[int],
+    access: Access | None,
 ) -> None:
     width, copies = place.width, instruction.opcode == "cp"
     constant = instruction.opcode == "ld" and "nc" in instruction.mods
@@ -313,13 +343,23 @@ def _check(
         b = code.builder
         present = b.zext(code.mask, WORD64)
         b.store(b.ptrtoint(code.record, WORD64), code.field("current_record"))
-        place.in_space(code, place.put(code), partial(check, present))
+        if access is None:
+            place.in_space(code, place.put(code), partial(check, present))
+            return
+        everyone = code.mask
+        address = located(code, 0, place.space, place.bits)
+        at = addresses(code, address, place.space, width, reads=does == "load")
+        status = check(present, code, place.space, place.offsets(code, place.space, at))
+        with b.if_then(b.icmp_signed("!=", status, WORD64(layout.DONE)), likely=False):
+            b.ret(status)
+        access.act(code, at, everyone, 4)
 
     kind = f"{'.copy' * copies}{'.nc' * constant}{'.strong' * (strong >= 0)}{'.undefined' * track_unwritten_global}"
-    operands = [*place.operands, strong, *rows]
+    operands = [*place.operands, strong, *(access.rows if access else rows)]
     if does == "store":
         operands += [0] * (SHAPE - len(operands)) + [element | len(rows) << 8]
-    asm.record(NativeOperation(f"watch.{does}{kind}.{shift}.{global_shift}.{place.name}", build), operands)
+    name = f"watch.{does}{kind}.{shift}.{global_shift}.{place.name}{f'.and.{access.name}' if access else ''}"
+    asm.record(NativeOperation(name, build), operands)
 
 
 _DOES = {

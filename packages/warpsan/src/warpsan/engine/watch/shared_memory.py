@@ -382,16 +382,19 @@ def may_write(context: Context, cta: int, mask: int, width: int, needs: int, rul
 
 
 def look_before_write(context: Context, cta: int, low: int, high: int, width: int) -> int:
-    """The checks of granules that writes to pages need, as bits."""
+    """The checks of granules that writes to pages need, as bits; ``OF_BYTES`` if bytes may be unwritten before."""
     warp, last = context.current, high + width - 1
     floor = context.floors[warp]
     first = context.pages * cta
     read, written = context.page_read.at(first), context.page_written.at(first)
     flying, reading = context.page_flying.at(first), context.page_reading.at(first)
+    full = context.page_full.at(first)
     met = context.vectors[(context.actors + 1) * warp]
     needs = OF_UPDATES if page_updated(context, cta, low, last, floor) else 0
     needs |= OF_NOTES if context.write_parties != 0 or context.shared_chains != 0 else 0
     for page in range(low >> PAGE_SHIFT, (last >> PAGE_SHIFT) + 1):
+        if full[page] == 0:
+            needs |= OF_BYTES
         if (flying[page] | reading[page]) != 0:
             needs |= OF_COPIES_THERE
         if written[page] > floor and page_written(context, cta, page, warp):
