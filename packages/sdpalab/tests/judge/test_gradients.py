@@ -24,8 +24,9 @@ from sdpalab.judge import judge
 from sdpalab.judge.cases import cases_for
 from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.exact_gradients import exact_gradients
-from sdpalab.judge.rule.gradients import GRADIENTS, attention_gradients, intended_gradients, rounded_to_type
+from sdpalab.judge.rule.gradients import GRADIENTS, attention_gradients, intended_gradients
 from sdpalab.judge.rule.numerics import UNDECLARED
+from sdpalab.judge.rule.rounding import rounded_to_type
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.small_cases import possible
 from sdpalab.judge.verdict import Status
@@ -138,7 +139,7 @@ def test_parts_of_dk_and_dv_are_rounded_after_that_many_rows(rows: int) -> None:
     assert inputs.o is not None
     numerics = Numerics(probabilities="float32", score_gradients="float32", partial_rows=rows)
     found = intended_gradients(*inputs.qkv, inputs.do, inputs.o, numerics=numerics, **problem.scoring)["dv"]
-    q, k, v, do = (each[0].astype(np.float64) for each in (*inputs.qkv, inputs.do))
+    q, k, do = (each[0].astype(np.float64) for each in (inputs.q, inputs.k, inputs.do))
     for head in range(2):
         total = np.zeros((100, 16), np.float32)
         for member in (2 * head, 2 * head + 1):

@@ -2,8 +2,8 @@
 
 With s a score, L a row's log-sum-exp and u the code of log2 e, P = g^(u (scale s - L)) mod p, and the formulas of the
 backward pass hold mod p: dP = dO V^T, delta = sum(dO O), dS = P (dP - delta), dV = P^T dO, dQ = scale dS K and dK =
-scale dS^T Q. The exponents are mod p - 1. L and O are those of the forward pass in the ring, so delta is also the sum of
-P dP. A row whose sum of weights is 0 mod p has no logarithm: its Q is drawn again.
+scale dS^T Q. The exponents are mod p - 1. L and O are those of the forward pass in the ring, so delta is also the sum
+of P dP. A row whose sum of weights is 0 mod p has no logarithm: its Q is drawn again.
 """
 
 from __future__ import annotations

@@ -130,8 +130,8 @@ def _reason(comparison: RingComparison) -> str:
         b, h, i, d = comparison.first
         called = "O" if comparison.output == "o" else f"the gradients, {comparison.output} among them,"
         return (
-            f"in exact arithmetic {comparison.unequal} of {comparison.compared} elements of "
-            f"{called} are not those of attention, the first at batch {b}, head {h}, row {i}, column {d}: the data flow is wrong, whatever the "
+            f"in exact arithmetic {comparison.unequal} of {comparison.compared} elements of {called} are not those of "
+            f"attention, the first at batch {b}, head {h}, row {i}, column {d}: the data flow is wrong, whatever the "
             "tolerance"
         )
     return (

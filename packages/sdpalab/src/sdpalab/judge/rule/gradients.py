@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from sdpalab.inputs import key_range, padded_rows
 from sdpalab.inputs.reference import finite, is_finite, weight_blocks, weight_sums
+from sdpalab.judge.rule.rounding import rounded_to_type
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from sdpalab.kernels.declarations import Numerics
     from sdpalab.scoring import Scoring
 
-__all__ = ["GRADIENTS", "Gradients", "attention_gradients", "intended_gradients", "judged_gradients", "rounded_to_type"]
+__all__ = ["GRADIENTS", "Gradients", "attention_gradients", "intended_gradients", "judged_gradients"]
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
@@ -44,8 +45,6 @@ F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 
 GRADIENTS = ("dq", "dk", "dv")
-_SUBNORMAL = np.float32(0.75)
-"""A number whose float32 neighbours are 2**-24 apart, as the least numbers of float16 are."""
 
 
 @dataclass(frozen=True)
@@ -212,27 +211,6 @@ def _parts(rows: slice, step: int) -> Iterator[tuple[int, int]]:
         stop = min((start // step + 1) * step, rows.stop)
         yield start, stop
         start = stop
-
-
-def rounded_to_type(values: F32, dtype: np.dtype[Any]) -> F32:
-    """float32 numbers rounded to the nearest of a 16-bit type, ties to even, as float32; infinite where they overflow.
-
-    Equal to a conversion to ``dtype`` and back, of which NumPy's for float16 takes ten times as long.
-    """
-    if dtype == np.float32:
-        return values
-    dropped = np.uint32(13 if dtype == np.float16 else 16)
-    bits = values.view(np.uint32)
-    nearest = (bits >> dropped) & np.uint32(1)
-    nearest += bits
-    nearest += np.uint32((1 << (int(dropped) - 1)) - 1)
-    nearest &= np.uint32(0xFFFFFFFF << int(dropped) & 0xFFFFFFFF)
-    rounded: F32 = nearest.view(np.float32)
-    if dtype == np.float16:
-        size = np.abs(values)
-        np.copyto(rounded, (values + _SUBNORMAL) - _SUBNORMAL, where=size < np.float32(2.0**-14))
-        np.copyto(rounded, np.copysign(np.float32(np.inf), values), where=np.abs(rounded) > np.float32(65504.0))
-    return rounded
 
 
 def _product_of_squares(left: F64, right: F64) -> F64:
