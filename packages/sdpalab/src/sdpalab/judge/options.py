@@ -76,6 +76,8 @@ class JudgeOptions:
     algebra : bool
         Whether a kernel on the simulator is also run in exact arithmetic (:mod:`sdpalab.judge.algebra`), on small
         versions of the first problem.
+    signature : str
+        A name of :data:`sdpalab.judge.signatures.SIGNATURES` by which a function is called; empty for the lab's form.
     include_dirs : sequence of Path
         Folders for ``#include`` beside those of the kernel.
     interrupt : Interrupt, optional
@@ -100,6 +102,7 @@ class JudgeOptions:
     numerics: str = DEFAULT_NUMERICS
     until_failure: bool = False
     algebra: bool = True
+    signature: str = ""
     include_dirs: Sequence[Path] = ()
     interrupt: Interrupt | None = None
     secret: bytes | None = None

@@ -78,7 +78,12 @@ def _lacking(about: Mapping[str, Any], spec: CaseSpec) -> str | None:
     needed += [*(["causal"] if problem.causal else []), *problem.features, *([spec.claim] if spec.claim else [])]
     # Autograd differentiates any function: gradients need no parameter.
     lacking = [name for name in dict.fromkeys(needed) if name not in (*about["features"], "backward")]
-    if missing := [name for name in about["needs"] if name not in problem.features]:
+    needs = list(about["needs"])
+    if "bottom_right" in needs:
+        needs.remove("bottom_right")
+        if problem.with_(bottom_right=True) != problem:
+            return f"{about['name']} aligns masks to the last key, and {problem.label} to the first: add --bottom-right"
+    if missing := [name for name in needs if name not in problem.features]:
         wanted = ",".join("paged:16" if name == "paged" else name for name in missing)
         kinds = " and ".join(missing)
         return f"{about['name']} takes {kinds} problems only, and {problem.label} is none: add --layout {wanted}"
