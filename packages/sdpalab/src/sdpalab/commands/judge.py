@@ -32,6 +32,7 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.diagnose.summary import FailedArrays, summarise
 from sdpalab.judge.junit import to_junit
 from sdpalab.judge.last_failed import failed_cases, note_failed
+from sdpalab.judge.peer_cases import CASE_SETS, LEFT_OUT, peer_cases
 from sdpalab.judge.sandbox.guarded import describe
 from sdpalab.judge.signatures import LAB, SIGNATURES, signature_of
 from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status, Verdict
@@ -86,6 +87,13 @@ def judge(
             help=f"A function's interface: {', '.join(SIGNATURES)}, or {LAB} for the lab's own. Default: recognised.",
         ),
     ] = None,
+    cases: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SET",
+            help=f"Only the cases of a peer's own tests that suit the kernel: {' or '.join(CASE_SETS)}.",
+        ),
+    ] = None,
     rerun_failed: Annotated[
         bool, typer.Option("--rerun-failed", help="Only the cases that failed or were left when it was last judged.")
     ] = False,
@@ -130,9 +138,13 @@ def judge(
                 "--rerun-failed takes the cases of the last time: leave out --shape, --dtype, --causal and --task"
             )
         specs = failed_cases(kernel)
+    elif cases is not None:
+        if problems or {*described.given} - {"task"}:
+            raise UserError("--cases has problems of its own: leave out --shape and all that describe one but --task")
+        specs = peer_cases(cases, described.task or "forward")
     else:
         dtype, task = described.dtype or "float16", described.task or "forward"
-        asked = {"dtype": dtype, "causal": described.causal, "task": task, "claims": claims}
+        asked: dict[str, Any] = {"dtype": dtype, "causal": described.causal, "task": task, "claims": claims}
         specs = cases_for(level, problems or None, seed=seed, signature=form, **asked)
     specs = cases_named(specs, only) if only else specs
     if executor is not None and bundle is not None:
@@ -186,6 +198,10 @@ def judge(
         again += [part for each in include or () for part in ("--include", each)]
         summary = summarise(verdict, failed.of, kernel, again)
         _print_cases(console, verdict)
+        if cases is not None:
+            suit = len(verdict.cases) + len(verdict.unjudged)
+            console.print(f"{cases}: {suit} of {len(specs)} cases suit {verdict.kernel}, {len(specs) - suit} do not")
+            console.print(f"{cases} leaves out: {LEFT_OUT[cases]}", soft_wrap=True)
         _print_properties(console, verdict)
         print_failures(console, verdict, summary)
         written = evidence.write(console, kernel, verdict, folders) if evidence else None

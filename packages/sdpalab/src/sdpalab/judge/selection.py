@@ -20,10 +20,10 @@ __all__ = ["NoCaseSuits", "suitable_cases"]
 
 
 class NoCaseSuits(UserError):
-    """No requested case suits the kernel's tiles or strides."""
+    """No requested case suits the kernel's tiles, strides or features."""
 
     def __init__(self, kernel: str) -> None:
-        super().__init__(f"none of the requested cases suits {kernel}, because of its tiles or strides")
+        super().__init__(f"none of the requested cases suits {kernel}, because of its tiles, strides or features")
 
 
 def suitable_cases(specs: Sequence[CaseSpec], about: Mapping[str, Any], device: str) -> list[CaseSpec]:
@@ -76,6 +76,7 @@ def _lacking(about: Mapping[str, Any], spec: CaseSpec) -> str | None:
     problem = spec.problem
     needed = [*(["scale"] if problem.scale != 1.0 / math.sqrt(problem.head_dim) else [])]
     needed += [*(["causal"] if problem.causal else []), *problem.features, *([spec.claim] if spec.claim else [])]
+    needed += ["append"] if spec.strides is Strides.APPENDED else []
     # Autograd differentiates any function: gradients need no parameter.
     lacking = [name for name in dict.fromkeys(needed) if name not in (*about["features"], "backward")]
     needs = list(about["needs"])

@@ -186,7 +186,7 @@ class Adapter:
             values["deterministic"] = True
         if self.signature.cache:
             values["kv_lengths"] = lengths = _full_lengths(k) if lengths is None else lengths
-        elif table is not None:  # packed queries, and pages
+        elif table is not None and lengths is not None:  # packed queries, and pages
             values |= self._lengths_of_pages(lengths)
         if values.get("attn_mask") is not None and values.get("causal"):
             values |= {"attn_mask": _causal(values["attn_mask"]), "causal": False}
