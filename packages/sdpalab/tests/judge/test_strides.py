@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,20 @@ from sdpalab.errors import UserError
 from sdpalab.inputs import make_inputs
 from sdpalab.judge import CaseSpec, judge_candidate, quick_cases
 from sdpalab.judge.sandbox.callables import CallableRunner
-from sdpalab.judge.strides import Strides, lay_out
+from sdpalab.judge.strides import Strides, expandable, lay_out
 from sdpalab.judge.tensors import from_torch
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
 
 PROBLEM = Problem(1, 3, 20, 32, kv_heads=3, seq_kv=24)
 STRANGE = (Strides.BSHD, Strides.PADDED)
-SPECS = [CaseSpec(strides.value, PROBLEM, strides=strides) for strides in Strides]
+SHARED = (Strides.ONE_HEAD, Strides.ONE_ENTRY)
+READS_ON = {"one_head": Status.NOT_FINITE, "one_entry": Status.CRASHED}  # in the padding, and behind it
+OF_ANY = tuple(strides for strides in Strides if strides is not Strides.APPENDED)
+SPECS = [
+    CaseSpec(strides.value, PROBLEM.with_(batch=2 if strides is Strides.ONE_ENTRY else 1), strides=strides)
+    for strides in OF_ANY
+]
 
 
 def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
@@ -52,6 +59,18 @@ def writes_into_the_gaps(q: Any, k: Any, v: Any, *, scale: float, causal: bool) 
     return out
 
 
+def takes_a_batch_entry_for_one_piece(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+    """As a copy of ``stride(0)`` elements for each batch entry does."""
+    pieces = [x.as_strided((len(x), x.stride(0)), (x.stride(0), 1)) for x in (q, k, v) if x.stride(0)]
+    return attention(q, k, v, scale=scale, causal=causal) + 0 * sum(piece[0, 0] for piece in pieces)
+
+
+def takes_a_stride_of_zero_for_none(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+    """As a launcher does that computes strides itself where they are not set."""
+    k, v = (x if all(x.stride()) else x.as_strided(x.shape, torch.empty(x.shape).stride()) for x in (k, v))
+    return attention(q, k, v, scale=scale, causal=causal)
+
+
 def in_the_inputs_own_strides(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
     return torch.empty_strided(q.shape, q.stride(), dtype=q.dtype).copy_(attention(q, k, v, scale=scale, causal=causal))
 
@@ -67,6 +86,22 @@ def test_strides_keep_the_values_and_is_not_contiguous(strides: Strides, dtype: 
     np.testing.assert_array_equal(view, k)
     assert view.strides[-1] == k.itemsize  # head_dim is what every kernel reads in one piece
     assert np.isnan(storage).sum() == storage.size - k.size
+
+
+@pytest.mark.parametrize("strides", [*SHARED, Strides.SINGLE], ids=str)
+def test_expanded_and_single_axes_keep_the_values(strides: Strides) -> None:
+    k = make_inputs(PROBLEM.with_(batch=2) if strides is Strides.ONE_ENTRY else PROBLEM).k
+    storage, view = lay_out(k, strides)
+    assert np.shares_memory(storage, view)
+    if strides is Strides.SINGLE:
+        np.testing.assert_array_equal(view, k)
+        assert view.strides[0] > storage.nbytes
+    else:
+        axis = SHARED.index(strides)
+        assert view.strides[1 - axis] == 0
+        np.testing.assert_array_equal(view, expandable(k, strides))
+        np.testing.assert_array_equal(view.take(0, 1 - axis), k.take(0, 1 - axis))
+        assert np.isfinite(storage).sum() == k.size / k.shape[1 - axis]
 
 
 def test_padding_has_an_offset_and_gaps_on_all_sides_at_multiples_of_16_bytes() -> None:
@@ -85,8 +120,13 @@ def test_padding_has_an_offset_and_gaps_on_all_sides_at_multiples_of_16_bytes() 
     ("candidate", "statuses", "words"),
     [
         (attention, {}, ""),
-        (in_the_inputs_own_strides, {}, ""),
-        (takes_strides_for_granted, {"bshd": Status.INCORRECT, "padded": Status.NOT_FINITE}, ""),
+        (
+            takes_strides_for_granted,
+            {"bshd": Status.INCORRECT, "padded": Status.NOT_FINITE, **READS_ON},
+            "",
+        ),
+        (takes_a_batch_entry_for_one_piece, dict.fromkeys(("padded", "single"), Status.CRASHED), "out of bounds"),
+        (takes_a_stride_of_zero_for_none, READS_ON, ""),
         (forgets_the_offset, {"padded": Status.NOT_FINITE}, "elements are not finite"),
         (cannot_view, {"bshd": Status.CRASHED, "padded": Status.CRASHED}, "raised RuntimeError: view size"),
         (writes_into_the_gaps, {"padded": Status.INPUT_CHANGED}, "wrote to its input k"),
@@ -105,7 +145,12 @@ def test_what_a_candidate_makes_of_strides(
             assert case.reason.endswith(Strides(case.name).says)
 
 
-@pytest.mark.parametrize("strides", Strides, ids=str)
+def test_a_result_in_the_strides_of_q_passes() -> None:
+    specs = [spec for spec in SPECS if spec.strides is not Strides.SINGLE]  # torch allocates what the strides span
+    assert judge_candidate(in_the_inputs_own_strides, specs, workers=1).passed
+
+
+@pytest.mark.parametrize("strides", OF_ANY, ids=str)
 def test_new_data_in_the_memory_of_the_run_before_has_its_strides(strides: Strides) -> None:
     seen: list[tuple[int, tuple[int, ...], npt.NDArray[Any]]] = []
 
@@ -114,7 +159,8 @@ def test_new_data_in_the_memory_of_the_run_before_has_its_strides(strides: Strid
         return attention(q, k, v, scale=scale, causal=causal)
 
     runner = CallableRunner(looks)
-    first, second = (make_inputs(PROBLEM, seed=seed).arrays for seed in (0, 1))
+    made = (make_inputs(PROBLEM, seed=seed) for seed in (0, 1))
+    first, second = (replace(x, k=expandable(x.k, strides), v=expandable(x.v, strides)).arrays for x in made)
     runner.run(PROBLEM, first, 0xFF, reuse=False, strides=strides)
     _, notes = runner.run(PROBLEM, second, 0xFF, reuse=True, strides=strides)
     assert notes["changed"] == []
@@ -125,10 +171,12 @@ def test_new_data_in_the_memory_of_the_run_before_has_its_strides(strides: Strid
 
 def test_quick_cases_have_each_layout_once_on_a_small_problem() -> None:
     specs = [spec for spec in quick_cases([Problem(2, 8, 4096, 64)]) if spec.strides != Strides.CONTIGUOUS]
-    assert [spec.strides for spec in specs] == [*STRANGE]
+    assert sorted(spec.strides for spec in specs) == sorted({*OF_ANY} - {Strides.CONTIGUOUS})
+    assert {spec.strides: spec.problem.batch for spec in specs}[Strides.ONE_ENTRY] == 2
+    assert {spec.strides: spec.problem.kv_heads for spec in specs}[Strides.SINGLE] == 1
     assert {(spec.problem.seq_q, spec.inputs, spec.seed) for spec in specs} == {(180, "normal", None)}
     alone = [spec.strides for spec in quick_cases([Problem(1, 1, 50, 64)]) if spec.strides != Strides.CONTIGUOUS]
-    assert alone == [Strides.PADDED]  # one head's rows follow each other in either order
+    assert not {Strides.BSHD, Strides.ONE_HEAD} & {*alone}  # one head's rows follow each other in either order
 
 
 @pytest.mark.slow

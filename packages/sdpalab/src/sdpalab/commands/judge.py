@@ -32,7 +32,9 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.diagnose.summary import FailedArrays, summarise
 from sdpalab.judge.junit import to_junit
 from sdpalab.judge.last_failed import failed_cases, note_failed
+from sdpalab.judge.peer_cases import CASE_SETS, LEFT_OUT, peer_cases
 from sdpalab.judge.sandbox.guarded import describe
+from sdpalab.judge.signatures import LAB, SIGNATURES, signature_of
 from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status, Verdict
 from warpsan.terminal.console import INTERRUPTED, conclude, console_for, print_set_aside, verdict_text, write_text
 from warpsan.terminal.invocation import console_and_subject, write_document
@@ -78,6 +80,20 @@ def judge(
         bool,
         typer.Option("--claims/--no-claims", help="Also judge claims beyond the given problems, such as a mask."),
     ] = True,
+    signature: Annotated[
+        str | None,
+        typer.Option(
+            metavar="S",
+            help=f"A function's interface: {', '.join(SIGNATURES)}, or {LAB} for the lab's own. Default: recognised.",
+        ),
+    ] = None,
+    cases: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SET",
+            help=f"Only the cases of a peer's own tests that suit the kernel: {' or '.join(CASE_SETS)}.",
+        ),
+    ] = None,
     rerun_failed: Annotated[
         bool, typer.Option("--rerun-failed", help="Only the cases that failed or were left when it was last judged.")
     ] = False,
@@ -109,11 +125,12 @@ def judge(
     if json == junit == "-":
         raise UserError("--json and --junit cannot both be standard output")
     if kernel is None:
-        raise UserError("judge needs a KERNEL: a shipped kernel's name, FILE.py or FILE.py:NAME; or --self-test")
+        raise UserError("judge needs a KERNEL: a shipped kernel's name, FILE.py[:NAME] or module:NAME; or --self-test")
     at_least("--seed", seed, 0)
     at_least("--max-steps", max_steps, 1)
     if timeout is not None and not 0 < timeout < float("inf"):
         raise UserError(f"--timeout takes a number of seconds above 0, not {timeout:g}")
+    form = signature_of(kernel, signature)
     problems = problems_of(shape, described, default=None, any_problem=True)
     if rerun_failed:
         if problems or described.given:
@@ -121,10 +138,14 @@ def judge(
                 "--rerun-failed takes the cases of the last time: leave out --shape, --dtype, --causal and --task"
             )
         specs = failed_cases(kernel)
+    elif cases is not None:
+        if problems or {*described.given} - {"task"}:
+            raise UserError("--cases has problems of its own: leave out --shape and all that describe one but --task")
+        specs = peer_cases(cases, described.task or "forward")
     else:
         dtype, task = described.dtype or "float16", described.task or "forward"
-        causal = described.causal
-        specs = cases_for(level, problems or None, seed=seed, dtype=dtype, causal=causal, task=task, claims=claims)
+        asked: dict[str, Any] = {"dtype": dtype, "causal": described.causal, "task": task, "claims": claims}
+        specs = cases_for(level, problems or None, seed=seed, signature=form, **asked)
     specs = cases_named(specs, only) if only else specs
     if executor is not None and bundle is not None:
         raise UserError("--bundle keeps the arrays of every case, and jobs leave them where they ran: drop --executor")
@@ -153,6 +174,7 @@ def judge(
                 "numerics": checked_numerics(numerics),
                 "until_failure": first_failure,
                 "include_dirs": folders,
+                "signature": form.name if form else "",
             }
             try:
                 if executor is not None:
@@ -173,9 +195,14 @@ def judge(
             except JudgingInterrupted as stop:
                 verdict, interrupted = stop.verdict, True
         again = [*(["--arch", arch] if arch else []), *(part for each in settings or () for part in ("--set", each))]
+        again += ["--signature", signature] if signature else []
         again += [part for each in include or () for part in ("--include", each)]
         summary = summarise(verdict, failed.of, kernel, again)
         _print_cases(console, verdict)
+        if cases is not None:
+            suit = len(verdict.cases) + len(verdict.unjudged)
+            console.print(f"{cases}: {suit} of {len(specs)} cases suit {verdict.kernel}, {len(specs) - suit} do not")
+            console.print(f"{cases} leaves out: {LEFT_OUT[cases]}", soft_wrap=True)
         _print_properties(console, verdict)
         print_failures(console, verdict, summary)
         written = evidence.write(console, kernel, verdict, folders) if evidence else None

@@ -39,7 +39,19 @@ class JudgedCases(BaseModel):
     answers: list[Recorded] | None = None
 
 
-SENT = ("device", "arch", "sms", "config", "level", "seed", "timeout", "max_steps", "numerics", "until_failure")
+SENT = (
+    "device",
+    "arch",
+    "sms",
+    "config",
+    "level",
+    "seed",
+    "timeout",
+    "max_steps",
+    "numerics",
+    "until_failure",
+    "signature",
+)
 """Options that are sent to a worker as they are."""
 CASES_OF_A_JOB = 8
 """Cases per job: the start of a candidate's processes takes about 2 s, and a case 0.1 to 0.5 s."""

@@ -56,15 +56,16 @@ def judge(
     level: str = "quick",
     seed: int = 0,
     claims: bool = True,
+    signature: str | None = None,
 ) -> Verdict:
     """Judge a kernel: run it in a separate process and compare its outputs with float64.
 
     Parameters
     ----------
     kernel : str, CudaKernel or callable
-        A registry name, ``FILE.py:NAME`` or ``FILE.py``, a CudaKernel, or ``fn(q, k, v, *, scale, causal) -> out`` on
-        torch CPU tensors [B, H, S, D] of the problem's dtype, with further parameters for further features
-        (:data:`sdpalab.judge.parameters.PARAMETERS`).
+        A registry name, ``FILE.py:NAME`` or ``FILE.py``, an importable ``module:NAME``, a CudaKernel, or
+        ``fn(q, k, v, *, scale, causal) -> out`` on torch CPU tensors [B, H, S, D] of the problem's dtype, with further
+        parameters for further features (:data:`sdpalab.judge.parameters.PARAMETERS`).
     problems : iterable of Problem, optional
         Problems to judge. Default: the twelve cases, and one with a hidden seed for each of their shapes. Probes, edges
         and relations are added (:mod:`sdpalab.judge.cases`).
@@ -78,6 +79,10 @@ def judge(
     claims : bool
         Whether the kernel is also judged on small problems beyond the request that it claims to support, for example
         with a causal mask (:mod:`sdpalab.judge.claims`). :attr:`Verdict.covers` lists the judged features.
+
+    signature : str, optional
+        Peer's interface by which a function is called (:data:`sdpalab.judge.signatures.SIGNATURES`), or ``sdpalab`` for
+        the lab's own. Default: recognised by the function's parameters.
 
     Returns
     -------
@@ -94,9 +99,12 @@ def judge(
     """
     from sdpalab.judge.cases import cases_for
     from sdpalab.judge.session import judge_candidate
+    from sdpalab.judge.signatures import signature_of
 
-    specs = cases_for(level, problems, seed=seed, claims=claims)
-    return judge_candidate(kernel, specs, device=device, level=level, seed=seed, coverage=True)
+    form = signature_of(kernel, signature)
+    specs = cases_for(level, problems, seed=seed, claims=claims, signature=form)
+    name = form.name if form else ""
+    return judge_candidate(kernel, specs, device=device, level=level, seed=seed, coverage=True, signature=name)
 
 
 def __getattr__(name: str) -> Any:

@@ -22,7 +22,7 @@ from sdpalab.judge.rule.relations import RELATIONS, broken_relation
 from sdpalab.judge.sandbox.isolation import CandidateProcesses
 from sdpalab.judge.small_cases import CaseSpec
 from sdpalab.judge.stale import other_inputs
-from sdpalab.judge.strides import Strides
+from sdpalab.judge.strides import Strides, expandable
 from sdpalab.judge.verdict import Case, Status
 
 __all__ = ["CaseJudge", "RunOfCase"]
@@ -84,6 +84,7 @@ class CaseJudge:
         """Run a case."""
         spec, inputs = self.specs[n], case_inputs(self.specs[n])
         other = other_inputs(inputs, self._hidden("other", n, 8))
+        other = replace(other, k=expandable(other.k, spec.strides), v=expandable(other.v, spec.strides))
         other = with_forward(spec.problem, other) if spec.problem.backward else other
         return RunOfCase(n, inputs, other, *worker.run(spec.problem, inputs.arrays, other.arrays, strides=spec.strides))
 
@@ -141,7 +142,7 @@ class CaseJudge:
             reason = reason and f"{reason}; Q, K and V lie {strides.says}"
         if spec.claim:
             run["claim"] = spec.claim
-            reason = reason and f"{reason}; judged unasked, because {claimed_by(spec.claim, str(self._about['kind']))}"
+            reason = reason and f"{reason}; judged unasked, because {claimed_by(spec.claim, self._about)}"
         return Case(
             name=spec.name,
             problem=spec.problem,

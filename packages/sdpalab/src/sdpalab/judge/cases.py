@@ -10,6 +10,7 @@ from itertools import chain
 from sdpalab.errors import UserError
 from sdpalab.inputs import INPUT_KINDS
 from sdpalab.judge.claims import claim_cases
+from sdpalab.judge.signatures import Signature
 from sdpalab.judge.small_cases import (
     SMALL_WINDOW,
     TILES,
@@ -55,11 +56,13 @@ def cases_for(
     causal: bool = False,
     task: str = "forward",
     claims: bool = True,
+    signature: Signature | None = None,
 ) -> tuple[CaseSpec, ...]:
     """Cases of a level on ``problems``, or by default on the twelve cases in ``dtype``, ``causal`` and ``task``.
 
-    With ``claims``, cases on the candidate's claims beyond the first problem follow (:mod:`sdpalab.judge.claims`);
-    without, only the requested problems are judged.
+    For a function with a peer's ``signature`` the default problems are those of the signature, if it has any, and masks
+    have its alignment except in the given problems. With ``claims``, cases on the candidate's claims beyond the first
+    problem follow (:mod:`sdpalab.judge.claims`); without, only the requested problems are judged.
 
     Raises
     ------
@@ -70,6 +73,9 @@ def cases_for(
         raise UserError(f"level must be {' or '.join(LEVELS)}, not {level!r}")
     asked: tuple[Problem, ...]
     specs: tuple[CaseSpec, ...]
+    if problems is None and signature is not None and signature.problems:
+        changes = {"dtype": dtype, "task": task} | ({"causal": True} if causal else {})
+        problems = [signature.in_form(each.with_(**changes)) for each in signature.problems]
     if problems is not None:
         asked = tuple(problems)
         specs = (quick_cases if level == "quick" else full_cases)(asked, seed=seed)
@@ -79,7 +85,14 @@ def cases_for(
         more = _small_cases(mission) if level == "quick" else full_cases([mission], seed=seed)
         asked, specs = (mission, *(spec.problem for spec in known)), (*known, *more)
     further = claim_cases(asked[0], level) if claims and asked else ()
-    return _unique((*specs, *further), frozenset(asked))
+    specs = _unique((*specs, *further), frozenset(asked))
+    return specs if signature is None else _unique((_in_form(each, signature) for each in specs), frozenset(asked))
+
+
+def _in_form(spec: CaseSpec, signature: Signature) -> CaseSpec:
+    """A case that the judge chose, with the alignment of a signature."""
+    problem = signature.in_form(spec.problem) if spec.derived else spec.problem
+    return replace(spec, problem=problem, name=spec.name.replace(spec.problem.label, problem.label))
 
 
 def cases_named(specs: Sequence[CaseSpec], words: Iterable[str]) -> tuple[CaseSpec, ...]:

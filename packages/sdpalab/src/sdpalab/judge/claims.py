@@ -17,6 +17,7 @@ from typing import Any
 from sdpalab.inputs import INPUT_KINDS
 from sdpalab.judge.small_cases import (
     CaseSpec,
+    append_cases,
     layout_edges,
     length_edges,
     normal_case,
@@ -126,17 +127,21 @@ def claim_cases(problem: Problem, level: str) -> Iterator[CaseSpec]:
         if name not in problem.features and _exists(name, plain):
             for changes, kinds in further:
                 yield from _of_feature(plain, name, changes, tuple(INPUT_KINDS) if level == "full" else kinds, level)
+    yield from (replace(spec, claim="append") for spec in append_cases(plain))
 
 
 def _exists(name: str, plain: Problem) -> bool:
     """Whether problems like this one can have the feature: masks are dense, and gradients have no pages."""
-    if name in ("varlen", "paged", "attn_mask"):
-        return plain.layout_form.dense and not (name == "paged" and plain.backward)
-    return True
+    if name == "paged":
+        return not plain.paged and not plain.backward
+    return name not in ("varlen", "attn_mask") or plain.layout_form.dense
 
 
 def _of_feature(plain: Problem, name: str, changes: Changes, kinds: tuple[str, ...], level: str) -> Iterator[CaseSpec]:
     sizes = {"seq_q": plain.seq_q, "seq_kv": plain.seq_kv}
+    if plain.varlen and name in ("paged", "kv_lengths"):
+        layout = f"varlen,{changes['layout']}" if name == "paged" else "varlen:gaps"
+        changes = {**changes, "layout": layout}
     problem = plain.with_(**sizes | {field: _of_share(plain, field, share) for field, share in changes.items()})
     yield from _on(problem, kinds, name)
     if level == "full":
@@ -145,7 +150,8 @@ def _of_feature(plain: Problem, name: str, changes: Changes, kinds: tuple[str, .
         elif name.endswith("_lengths"):
             further = length_edges(problem, name)
         else:
-            layouts = [f"paged:{size}" for size in PAGE_SIZES] if name == "paged" else [problem.layout]
+            form = problem.layout_form
+            layouts = [str(form._replace(page_size=size)) for size in PAGE_SIZES] if name == "paged" else [str(form)]
             further = chain.from_iterable(layout_edges(problem.with_(layout=layout)) for layout in layouts)
         yield from (replace(spec, claim=name) for spec in further)
 
@@ -168,9 +174,11 @@ def _on(problem: Problem, kinds: tuple[str, ...], claim: str) -> Iterator[CaseSp
             yield CaseSpec(f"{problem.label} {kind}", problem, kind, claim=claim)
 
 
-def claimed_by(claim: str, kind: str) -> str:
-    """Place where a candidate of this kind makes the claim, as part of a sentence."""
-    if kind == "callable":
+def claimed_by(claim: str, about: Mapping[str, Any]) -> str:
+    """Place where a candidate with this description makes the claim, as part of a sentence."""
+    if about.get("signature"):
+        return f"the form {about['signature']} has {claim}"
+    if about["kind"] == "callable":
         return f"its parameter {claim} claims it"
     if claim in FEATURES:
         return f"its features name {claim}"

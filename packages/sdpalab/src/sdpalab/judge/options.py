@@ -79,6 +79,8 @@ class JudgeOptions:
     coverage : bool
         Whether the unexecuted code of a kernel on the simulator is listed, and reached by further cases where a branch
         depends on sizes (:mod:`sdpalab.judge.reaching`).
+    signature : str
+        A name of :data:`sdpalab.judge.signatures.SIGNATURES` by which a function is called; empty for the lab's form.
     include_dirs : sequence of Path
         Folders for ``#include`` beside those of the kernel.
     interrupt : Interrupt, optional
@@ -104,6 +106,7 @@ class JudgeOptions:
     until_failure: bool = False
     algebra: bool = True
     coverage: bool = False
+    signature: str = ""
     include_dirs: Sequence[Path] = ()
     interrupt: Interrupt | None = None
     secret: bytes | None = None

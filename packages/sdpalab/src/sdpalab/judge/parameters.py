@@ -8,7 +8,7 @@ from typing import Any
 
 from sdpalab.problem import FEATURES, Problem
 
-__all__ = ["PARAMETERS", "arguments", "needed_layouts", "parameter_names"]
+__all__ = ["PARAMETERS", "arguments", "needed_features", "parameter_names"]
 
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "scale": ("scale", "softmax_scale", "sm_scale"),
@@ -51,14 +51,15 @@ def parameter_names(function: Callable[..., Any]) -> dict[str, str]:
     return {**both, **names} if takes_any else names
 
 
-def needed_layouts(function: Callable[..., Any]) -> list[str]:
-    """Features ``varlen`` and ``paged`` whose parameter has no default: the function takes no problem without them."""
+def needed_features(function: Callable[..., Any]) -> list[str]:
+    """Features ``varlen``, ``paged`` and ``bottom_right`` whose parameter has no default: the function takes no problem
+    without them, and masks only in that alignment."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return []
     names = parameter_names(function)
-    needed = [name for name in ("varlen", "paged") if name in names]
+    needed = [name for name in ("varlen", "paged", "bottom_right") if name in names]
     return [name for name in needed if parameters[names[name]].default is inspect.Parameter.empty]
 
 

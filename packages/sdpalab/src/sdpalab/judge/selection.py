@@ -20,10 +20,10 @@ __all__ = ["NoCaseSuits", "suitable_cases"]
 
 
 class NoCaseSuits(UserError):
-    """No requested case suits the kernel's tiles or strides."""
+    """No requested case suits the kernel's tiles, strides or features."""
 
     def __init__(self, kernel: str) -> None:
-        super().__init__(f"none of the requested cases suits {kernel}, because of its tiles or strides")
+        super().__init__(f"none of the requested cases suits {kernel}, because of its tiles, strides or features")
 
 
 def suitable_cases(specs: Sequence[CaseSpec], about: Mapping[str, Any], device: str) -> list[CaseSpec]:
@@ -76,9 +76,15 @@ def _lacking(about: Mapping[str, Any], spec: CaseSpec) -> str | None:
     problem = spec.problem
     needed = [*(["scale"] if problem.scale != 1.0 / math.sqrt(problem.head_dim) else [])]
     needed += [*(["causal"] if problem.causal else []), *problem.features, *([spec.claim] if spec.claim else [])]
+    needed += ["append"] if spec.strides is Strides.APPENDED else []
     # Autograd differentiates any function: gradients need no parameter.
     lacking = [name for name in dict.fromkeys(needed) if name not in (*about["features"], "backward")]
-    if missing := [name for name in about["needs"] if name not in problem.features]:
+    needs = list(about["needs"])
+    if "bottom_right" in needs:
+        needs.remove("bottom_right")
+        if problem.with_(bottom_right=True) != problem:
+            return f"{about['name']} aligns masks to the last key, and {problem.label} to the first: add --bottom-right"
+    if missing := [name for name in needs if name not in problem.features]:
         wanted = ",".join("paged:16" if name == "paged" else name for name in missing)
         kinds = " and ".join(missing)
         return f"{about['name']} takes {kinds} problems only, and {problem.label} is none: add --layout {wanted}"

@@ -16,6 +16,7 @@ __all__ = [
     "SMALL_WINDOW",
     "TILES",
     "CaseSpec",
+    "append_cases",
     "edges",
     "hidden_seed",
     "layout_edges",
@@ -159,19 +160,45 @@ def stride_cases(small: Problem) -> Iterator[CaseSpec]:
     """Normal inputs in memory that is not contiguous, for the dense layout."""
     if not small.layout_form.dense:
         return
-    for strides in (Strides.BSHD, Strides.PADDED) if small.heads > 1 else (Strides.PADDED,):
-        yield replace(normal_case(small), name=f"{small.label} {strides.value}", strides=strides)
+    single, double = small.with_(batch=1, heads=small.group, kv_heads=1), small.with_(batch=2)
+    chosen = [(Strides.PADDED, small), (Strides.SINGLE, single)]
+    chosen += [(Strides.BSHD, small), (Strides.ONE_HEAD, small)] if small.heads > 1 else []
+    chosen += [(Strides.ONE_ENTRY, double)] if small.kv_lengths is None else []
+    for strides, problem in chosen:
+        if strides is not Strides.ONE_HEAD or problem.kv_heads > 1:
+            name = f"{problem.label} {strides.value}"
+            yield replace(normal_case(problem), name=name, strides=strides)
+
+
+def append_cases(small: Problem) -> Iterator[CaseSpec]:
+    """Caches to which the call itself appends the last keys of each batch entry, one and several: to an empty cache, to
+    a page that they fill, and across the edge of a page."""
+    if small.varlen or small.backward:
+        return
+    last = small.with_(q_lengths=None, causal=True, bottom_right=True)
+    for layout, lengths in (("dense", (70, 3, 64)), ("paged:16", (80, 70, 3, 48)), ("paged:64", (65, 3, 64))):
+        cache = last.with_(layout=layout, batch=len(lengths), seq_kv=max(lengths), kv_lengths=lengths)
+        for count in (1, 3):
+            problem = cache.with_(seq_q=count)
+            name = f"{problem.label} {Strides.APPENDED.value}"
+            yield replace(normal_case(problem), name=name, strides=Strides.APPENDED)
 
 
 def edges(one: Problem, lengths: Iterable[int]) -> Iterator[CaseSpec]:
     """Edge cases with one K/V head: sequences of these lengths, and of the kernel's tile size, one row more and one
     less."""
     for length in lengths:
-        yield normal_case(one.with_(seq_q=length, seq_kv=length))
+        yield normal_case(_of_length(one, length))
     for tile in TILES:
         for length in (tile - 1, tile, tile + 1):
-            edge = one.with_(seq_q=length, seq_kv=length)
+            edge = _of_length(one, length)
             yield replace(normal_case(edge), name=f"{edge.label} edge of {tile}", tile=tile)
+
+
+def _of_length(one: Problem, length: int) -> Problem:
+    """The problem on one sequence of this length, all of it valid."""
+    full = {name: (length,) for name in ("kv_lengths", "q_lengths") if getattr(one, name) is not None}
+    return one.with_(batch=1, seq_q=length, seq_kv=length, **full)
 
 
 def normal_case(problem: Problem, seed: int | None = None) -> CaseSpec:
@@ -184,8 +211,8 @@ def small_version(problem: Problem) -> Problem:
     most SMALL_SEQ long.
 
     Each side of a window is at most SMALL_WINDOW, so that it hides keys. With lengths or a mask per batch entry the
-    batch is two, to detect mixed-up entries; the first length is the problem's smallest, as a share, and the second
-    also hides keys.
+    batch is two, to detect mixed-up entries; the first length is the problem's smallest above 0, as a share, and the
+    second also hides keys.
     """
     kv_heads, batch = min(problem.kv_heads, 2), 1
     small = problem.narrowed(SMALL_WINDOW)
@@ -193,7 +220,7 @@ def small_version(problem: Problem) -> Problem:
         batch = min(problem.batch, 2)
     for name, seq in (("kv_lengths", problem.seq_kv), ("q_lengths", problem.seq_q)):
         if lengths := getattr(problem, name):
-            batch, least = 2, min(lengths)
+            batch, least = 2, min(filter(None, lengths), default=0)
             small = small.with_(batch=2, **{name: (least, least // 2 or seq // 2)})
     return small.with_(
         batch=batch,

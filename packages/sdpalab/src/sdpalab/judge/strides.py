@@ -12,13 +12,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import as_strided
 
-__all__ = ["Strides", "guarded", "lay_out"]
+__all__ = ["Strides", "expandable", "guarded", "lay_out"]
 
 Array = npt.NDArray[Any]
 
 _GUARD = 4096
 """Bytes before and after the memory of an array."""
+_ANY_STRIDE = 3331333
+"""Stride of an axis of size 1, in elements: a prime, and no multiple of any alignment."""
 _BEFORE, _AFTER, _BESIDE = 2, 3, 8
 """Rows of padding before and after each head, and columns on either side. Eight elements keep rows of a multiple of 16
 bytes aligned to 16 bytes, as in a slice of a packed tensor."""
@@ -32,14 +35,31 @@ class Strides(str, Enum):
     """Memory in the order [B, S, H, D], the result of a projection, viewed as [B, H, S, D]."""
     PADDED = "padded"
     """Heads, rows and columns within larger memory filled with NaN: an offset, and gaps after each row and head."""
+    SINGLE = "single"
+    """Contiguous, but axes of size 1 have an arbitrary stride, which never reaches an element."""
+    ONE_HEAD = "one_head"
+    """K and V are one head, expanded with a stride of 0: all heads have the same values."""
+    ONE_ENTRY = "one_entry"
+    """K and V are one batch entry, expanded with a stride of 0: all entries have the same values."""
+    APPENDED = "appended"
+    """The last keys and values are arguments of their own, which the function writes into the cache."""
+
+    @property
+    def shared_axis(self) -> int | None:
+        """Axis of K and V [B, H, S, D] with a stride of 0."""
+        return {Strides.ONE_ENTRY: 0, Strides.ONE_HEAD: 1}.get(self)
 
     @property
     def says(self) -> str:
         """Strides of Q, K and V, in words."""
         return {
-            Strides.CONTIGUOUS: "contiguous as [B, H, S, D]",
-            Strides.BSHD: "in memory in the order [B, S, H, D]",
+            Strides.CONTIGUOUS: "contiguous",
+            Strides.BSHD: "in memory with the axes of heads and rows in the other order",
             Strides.PADDED: "within larger memory whose padding is NaN, with an offset and gaps",
+            Strides.SINGLE: f"contiguous, with a stride of {_ANY_STRIDE} on each axis of size 1",
+            Strides.ONE_HEAD: "contiguous, and K and V have a stride of 0 across heads",
+            Strides.ONE_ENTRY: "contiguous, and K and V have a stride of 0 across batch entries",
+            Strides.APPENDED: "in a cache, to which the call appends the last keys",
         }[self]
 
 
@@ -59,8 +79,14 @@ def guarded(array: Array) -> tuple[Array, Array]:
     return storage, view
 
 
+def expandable(array: Array, strides: Strides) -> Array:
+    """``array`` [B, H, S, D] with the values of the first entry of the axis that ``strides`` expand, if any, in all."""
+    axis = strides.shared_axis
+    return array if axis is None else np.broadcast_to(array.take([0], axis), array.shape).copy()
+
+
 def lay_out(array: Array, strides: Strides) -> tuple[Array, Array]:
-    """Copy ``array`` [B, H, S, D] into memory of its own.
+    """Copy ``array`` [B, H, S, D] into memory of its own; an axis of stride 0 has the values of its first entry.
 
     Returns
     -------
@@ -77,4 +103,15 @@ def lay_out(array: Array, strides: Strides) -> tuple[Array, Array]:
         view = storage[1:, 1:, _BEFORE : _BEFORE + seq, _BESIDE : _BESIDE + dim]
         view[...] = array
         return storage, view
-    return guarded(array)
+    if strides.shared_axis is not None:
+        storage, view = guarded(array.take([0], strides.shared_axis))
+        steps = [0 if axis == strides.shared_axis else step for axis, step in enumerate(view.strides)]
+        return storage, as_strided(view, array.shape, steps)
+    storage, view = guarded(array)
+    if strides is Strides.SINGLE:
+        steps = [
+            _ANY_STRIDE * array.itemsize if size == 1 else step
+            for size, step in zip(array.shape, view.strides, strict=True)
+        ]
+        view = as_strided(view, array.shape, steps)
+    return storage, view

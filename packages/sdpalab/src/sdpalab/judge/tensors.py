@@ -59,15 +59,17 @@ def buffer_tensors(buffers: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.T
     return {name: each.view(torch.uint8) if each.dtype == torch.bool else each for name, each in tensors.items()}
 
 
-def laid_out_tensor(storage: npt.NDArray[Any], view: npt.NDArray[Any], strides: Strides) -> torch.Tensor:
-    """A tensor that shows ``view``, a part of ``storage``. Only padded strides put an offset and gaps into it."""
-    if strides is Strides.CONTIGUOUS:
+def laid_out_tensor(storage: npt.NDArray[Any], view: npt.NDArray[Any], strides: Strides | None) -> torch.Tensor:
+    """A tensor that shows ``view``, a part of ``storage``. None: contiguous."""
+    if strides in (Strides.CONTIGUOUS, None):
         return to_torch(view)
     if strides is Strides.BSHD:
         return to_torch(view.swapaxes(1, 2)).transpose(1, 2)
     start = view.__array_interface__["data"][0] - storage.__array_interface__["data"][0]
     steps = [stride // storage.itemsize for stride in view.strides]
-    return to_torch(storage).as_strided(view.shape, steps, start // storage.itemsize)
+    if strides is Strides.PADDED:
+        return to_torch(storage).as_strided(view.shape, steps, start // storage.itemsize)
+    return to_torch(storage.reshape(-1)[start // storage.itemsize :]).as_strided(view.shape, steps)
 
 
 def from_torch(tensor: torch.Tensor) -> npt.NDArray[Any]:

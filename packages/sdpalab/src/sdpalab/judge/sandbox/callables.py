@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.buffer_shapes import output_buffers
-from sdpalab.judge.parameters import arguments, needed_layouts, parameter_names
+from sdpalab.judge.parameters import arguments, needed_features, parameter_names
 from sdpalab.judge.strides import Strides, guarded, lay_out
 from sdpalab.problem import Problem
 
@@ -62,7 +62,8 @@ class CallableRunner:
     def describe(self) -> dict[str, Any]:
         """Name of the function, and the features that its parameters name."""
         name = getattr(self._function, "__name__", type(self._function).__name__)
-        features, needs = list(parameter_names(self._function)), needed_layouts(self._function)
+        features = getattr(self._function, "claims", None) or list(parameter_names(self._function))
+        needs = needed_features(self._function)
         return {"kind": "callable", "name": str(name)[:200], "features": features, "needs": needs, "lse": self._lse}
 
     def facts(self) -> dict[str, Any]:
@@ -100,22 +101,23 @@ class CallableRunner:
             for name, array in inputs.items():
                 np.copyto(self._arrays[name], array)
         else:  # the old arrays still exist, so the new ones are elsewhere
-            strided = ("q", "k", "v", "do") if problem.layout_form.dense else ()
+            own = self._strides(strides) if problem.layout_form.dense else {}
             laid = {
-                name: lay_out(array, strides) if name in strided else guarded(array) for name, array in inputs.items()
+                name: lay_out(array, own[name]) if name in own else guarded(array) for name, array in inputs.items()
             }
             self._storage = {name: storage for name, (storage, _) in laid.items()}
             self._arrays = {name: view for name, (_, view) in laid.items()}
-            self._tensors = [laid_out_tensor(*laid[name], strides) for name in ("q", "k", "v")]
+            self._tensors = [laid_out_tensor(*laid[name], own.get(name)) for name in ("q", "k", "v")]
             self._extra = {name: extra_tensor(self._arrays[name]) for name in inputs if name not in ("q", "k", "v")}
-            if "do" in strided and problem.backward:
-                self._extra["do"] = laid_out_tensor(*laid["do"], strides)
+            if "do" in own and problem.backward:
+                self._extra["do"] = laid_out_tensor(*laid["do"], own["do"])
+        appended = problem.seq_q if strides is Strides.APPENDED else 0
         before = {name: _digest(storage) for name, storage in self._storage.items()}
         poisoned = _poison_new_memory(poison)
         observing = self._triton.observing([*self._tensors, *self._extra.values()]) if self._triton else nullcontext()
         try:
             with observing:
-                outputs = self._call(problem)
+                outputs = self._call(problem, appended)
         finally:
             _poison_new_memory(None)
         shapes = {name: shape for name, (shape, _) in output_buffers(problem).items() if name != "lse"}
@@ -128,11 +130,19 @@ class CallableRunner:
         notes = {"changed": changed, "memory_poisoned": poisoned}
         return copied, {**notes, **({"provenance": self._triton.stated(self._outputs)} if self._triton else {})}
 
-    def _call(self, problem: Problem) -> tuple[Any, ...]:
+    def _strides(self, strides: Strides) -> dict[str, Strides]:
+        """Strides of the dense arrays by name, for a function that expects [B, H, S, D] or [B, S, H, D] in memory."""
+        heads_last = getattr(self._function, "heads_last", False)
+        natural, turned = (Strides.BSHD, Strides.CONTIGUOUS) if heads_last else (Strides.CONTIGUOUS, Strides.BSHD)
+        own = {Strides.CONTIGUOUS: natural, Strides.APPENDED: natural, Strides.BSHD: turned}.get(strides, strides)
+        queries = own if own.shared_axis is None else natural
+        return {"q": queries, "k": own, "v": own, "do": queries}
+
+    def _call(self, problem: Problem, appended: int) -> tuple[Any, ...]:
         """The outputs of the function, or their gradients, in the order of :attr:`Problem.outputs`."""
         import torch
 
-        given = arguments(self._function, problem, self._extra)
+        given = arguments(self._function, problem, self._extra) | ({"append": appended} if appended else {})
         if not problem.backward:
             return (self._function(*self._tensors, **given),)
         if "do" in parameter_names(self._function):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,9 +28,9 @@ from warpsan.build import FOREIGN, Cache
 __all__ = ["Candidate", "CandidateSpec", "file_of", "foreign_cache", "is_file", "prepare", "source_of"]
 
 Candidate: TypeAlias = "str | Kernel | Callable[..., Any]"
-"""A registry name, ``FILE.py[:NAME]``, a CudaKernel or TritonKernel, or a function on torch tensors, ``fn(q, k, v, *,
-scale, causal) -> out``, with parameters such as ``window_size=(-1, -1)``, ``softcap=0.0``, ``attn_mask=None`` or
-``enable_gqa=False`` for further features; without ``causal`` it supports no causal mask."""
+"""A registry name, ``FILE.py[:NAME]``, ``module:NAME``, a CudaKernel or TritonKernel, or a function on torch tensors,
+``fn(q, k, v, *, scale, causal) -> out``, with parameters such as ``window_size=(-1, -1)``, ``softcap=0.0``,
+``attn_mask=None`` or ``enable_gqa=False`` for further features; without ``causal`` it supports no causal mask."""
 
 
 def foreign_cache(digest: str) -> Path:
@@ -49,7 +50,7 @@ def file_of(spec: str) -> Path:
 
 @dataclass(frozen=True)
 class CandidateSpec:
-    """A candidate to send to a worker. ``kind`` is ``registry`` or ``file``, with the name in ``spec``, or
+    """A candidate to send to a worker. ``kind`` is ``registry``, ``file`` or ``module``, with the name in ``spec``, or
     ``pickle``."""
 
     kind: str
@@ -63,8 +64,8 @@ class CandidateSpec:
         """
         if self.kind == "registry":
             return Cache().root
-        file = self.kind == "file"
-        return foreign_cache(source_of(self.spec, include_dirs) if file else sha256(self.pickle.tobytes()).hexdigest())
+        named = self.kind in ("file", "module")
+        return foreign_cache(source_of(self.spec, include_dirs) if named else sha256(self.pickle.tobytes()).hexdigest())
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -73,14 +74,15 @@ class CandidateSpec:
         if self.kind == "file":
             return kernel_files(file_of(self.spec))
         here = Path.cwd()
-        return (here,) if self.kind == "pickle" and str(here) in map(os.path.abspath, sys.path) else ()
+        return (here,) if self.kind in ("pickle", "module") and str(here) in map(os.path.abspath, sys.path) else ()
 
 
 def source_of(spec: str, include_dirs: Sequence[Path] = ()) -> str:
     """Digest of the source of a named kernel.
 
     The digest of a user's file covers the Python and CUDA sources in its folder, which it may read, and all files below
-    the header folders; the digest of a shipped kernel is :func:`sdpalab.kernels.source.source_digest`.
+    the header folders; the digest of a shipped kernel is :func:`sdpalab.kernels.source.source_digest`; an importable
+    function is identified by its name alone.
 
     Raises
     ------
@@ -88,7 +90,7 @@ def source_of(spec: str, include_dirs: Sequence[Path] = ()) -> str:
         If the kernel or file does not exist.
     """
     if not is_file(spec):
-        return source_digest(get(spec))
+        return sha256(spec.encode()).hexdigest() if ":" in spec else source_digest(get(spec))
     path, digest = file_of(spec), sha256()
     try:
         files = {folder: set(folder.rglob("*")) for folder in include_dirs}
@@ -113,6 +115,8 @@ def prepare(candidate: Candidate) -> CandidateSpec:
     nothing = np.empty(0, np.uint8)
     if isinstance(candidate, str):
         if not is_user_file(candidate):
+            if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", candidate):
+                return CandidateSpec("module", candidate, nothing)
             return CandidateSpec("registry", candidate, nothing)
         if not (file := file_of(candidate)).is_file():
             raise UserError(f"{file} does not exist or is not a file; a kernel is given as NAME or FILE.py[:NAME]")

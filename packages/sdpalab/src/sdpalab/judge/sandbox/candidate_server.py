@@ -9,6 +9,7 @@ data, the memory and the number of runs.
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -25,6 +26,7 @@ from sdpalab.judge.sandbox.callables import BadOutput, CallableRunner
 from sdpalab.judge.sandbox.messages import plain
 from sdpalab.judge.sandbox.plans import send_plan
 from sdpalab.judge.sandbox.wire import serve
+from sdpalab.judge.signatures import adapted
 from sdpalab.judge.strides import Strides
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config, Kernel, UnsupportedProblem
@@ -103,7 +105,7 @@ class _CandidateServer:
         return self._runner
 
     def _load(self, arrays: Mapping[str, Array], kind: str, spec: str) -> Answer:
-        """Load the candidate: a registry name, a user's file, or a pickled object."""
+        """Load the candidate: a registry name, a user's file, an importable function, or a pickled object."""
         if kind == "registry":
             from sdpalab.kernels.registry import get
 
@@ -112,6 +114,8 @@ class _CandidateServer:
             from sdpalab.kernels.userfile import load_user_kernel
 
             self._loaded = load_user_kernel(spec)
+        elif kind == "module":
+            self._loaded = _imported(spec)
         else:
             import cloudpickle
 
@@ -121,12 +125,14 @@ class _CandidateServer:
     # Orders of the judge.
 
     def _about(
-        self, settings: Mapping[str, str] | None, arch: str | None, problems: Sequence[Problem]
+        self, settings: Mapping[str, str] | None, arch: str | None, problems: Sequence[Problem], signature: str
     ) -> Mapping[str, Any]:
         """Description of the candidate under these settings (:class:`sdpalab.judge.sandbox.messages.About`)."""
         if not isinstance(self._loaded, Kernel):
-            self._runner = CallableRunner(self._loaded)
-            return self._runner.describe()
+            self._runner = CallableRunner(adapted(self._loaded, signature))
+            return self._runner.describe() | {"signature": signature}
+        if signature:
+            raise UserError(f"signature {signature} is that of a function, and {self._loaded.name} is a kernel")
         kernel, arch = self._loaded, arch or self._loaded.default_arch
         config = kernel.default_config if settings is None else kernel.config_with(settings)
         free = {name: value for name, value in kernel.algebraic.items() if name not in (settings or {})}
@@ -200,6 +206,18 @@ class _CandidateServer:
         plans = [self._kernel.launch_plan(problem, config, sms=each) for problem in problems for each in sms]
         launches = [launch for plan in plans for launch in plan.launches]
         return [{"threads": math.prod(launch.block), "dynamic_smem": launch.dynamic_smem} for launch in launches]
+
+
+def _imported(spec: str) -> Any:
+    """The function that ``module:NAME`` names."""
+    module, _, name = spec.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name, None)
+    except ImportError as error:
+        raise UserError(f"{module} does not import: {_text_of(error)}") from None
+    if not callable(function):
+        raise UserError(f"module {module} has no function {name!r}")
+    return function
 
 
 def _raised(error: BaseException) -> str:

@@ -362,6 +362,7 @@ class CandidateProcesses:
         load = {"do": "load", "kind": spec.kind, "spec": spec.spec}
         wanted = [problem.to_dict() for problem in problems]
         describe = {"do": "about", "settings": self._options.config, "arch": arch, "problems": wanted}
+        describe["signature"] = self._options.signature
         process, deadline = self._candidate, time.monotonic() + START_SECONDS
         for order, arrays in ((load, {"pickle": spec.pickle}), (describe, {})):
             try:

@@ -95,7 +95,7 @@ class About(Message):
     architecture, the kernel's own choice if the judge has none, and ``refuses`` the reason why it cannot be built for
     that; ``lse``: whether it writes the log-sum-exp; ``algebraic``: the knobs that the algebraic stage changes. A
     callable declares only ``features`` (:data:`sdpalab.judge.parameters.PARAMETERS`), among them those that each call
-    ``needs``, and is judged by the default numerics.
+    ``needs``, and is judged by the default numerics; ``signature``: the peer's signature by which it is called, if any.
     """
 
     kind: Literal["cuda", "callable"]
@@ -110,6 +110,7 @@ class About(Message):
     rejects: list[Text | None] = []
     features: list[Text] = []
     needs: list[Text] = []
+    signature: Text = ""
 
     @model_validator(mode="after")
     def _a_callable_declares_nothing(self) -> About:
