@@ -263,7 +263,7 @@ def page() -> str:
             "# Known hacks of kernel checkers",
             "",
             f"{len(HACKS)} hacks that public lists document, and their outcome here: {counts}. Each variant is code in",
-            "the tests (`tests/formats/hacks.py`), written for them; `python scripts/hacks_page.py` writes this page.",
+            "the tests (`tests/formats/hacks.py`), written for them; `python scripts/generated_pages.py` writes it.",
             "[The judge](judge.md) and [the sandbox](isolation.md) describe the means.",
             "",
             "| | hack | outcome | reason | variants |",

@@ -11,6 +11,7 @@ import pytest
 TESTS = Path(__file__).resolve().parents[1]
 sys.path += [str(TESTS / "formats"), str(TESTS / "judge")]
 
+import written_submissions  # noqa: E402
 from hacks import CAUGHT, HACKS, page  # noqa: E402
 from written_submissions import SUBMISSIONS  # noqa: E402
 
@@ -54,5 +55,7 @@ def test_no_row_is_open() -> None:
     assert all(hack.variants for hack in HACKS if hack.outcome == CAUGHT)
 
 
-def test_the_page_is_that_of_the_table() -> None:
-    assert (ROOT / "packages" / "sdpalab" / "docs" / "hacks.md").read_text() == page()  # python scripts/hacks_page.py
+def test_the_pages_are_those_of_the_tables() -> None:  # python scripts/generated_pages.py
+    docs = ROOT / "packages" / "sdpalab" / "docs"
+    assert (docs / "hacks.md").read_text() == page()
+    assert (docs / "elsewhere.md").read_text() == written_submissions.page()

@@ -1,4 +1,4 @@
-"""Submissions in four public formats, good and bad, as files: ``write_all(folder)``.
+"""Submissions in four public formats, good and bad, as files: ``write_all(folder)``, or this file with a folder.
 
 Each has the status of our verdict, and whether the format's own check accepts it (None: it does not run).
 """
@@ -6,11 +6,12 @@ Each has the status of our verdict, and whether the format's own check accepts i
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["SUBMISSIONS", "Written", "write_all"]
+__all__ = ["SUBMISSIONS", "Written", "page", "write_all"]
 
 KERNEL = """
 import torch
@@ -231,10 +232,10 @@ def _kernelbench() -> list[Written]:
             True,
         ),
         of("eager", EAGER + _new("return eager(Q, K, V)"), "PASSED", True),
-        of("mean_of_v", EAGER + _new("return V.mean(2, keepdim=True).expand_as(V).contiguous()"), "INCORRECT", None),
+        of("mean_of_v", EAGER + _new("return V.mean(2, keepdim=True).expand_as(V).contiguous()"), "INCORRECT", True),
         of("zeros", EAGER + _new("return torch.zeros_like(Q)"), "INCORRECT", False),
-        of("no_scale", KERNEL + _new("return flash(Q, K, V, scale=1.0)"), "INCORRECT", None),
-        of("drops_the_last_key", KERNEL + _new("return flash(Q, K[:, :, :-1], V[:, :, :-1])"), "INCORRECT", None),
+        of("no_scale", KERNEL + _new("return flash(Q, K, V, scale=1.0)"), "INCORRECT", False),
+        of("drops_the_last_key", KERNEL + _new("return flash(Q, K[:, :, :-1], V[:, :, :-1])"), "INCORRECT", True),
         of("unused_kernel", KERNEL + EAGER + _new("flash(Q, K, V)\nreturn eager(Q, K, V)"), "BY_TORCH", True),
         of("kernel_never_launched", KERNEL + EAGER + _new("return eager(Q, K, V)"), "BY_TORCH", True),
         of("copy_of_the_library", KERNEL + EAGER + _new("return copied(eager(Q, K, V))"), "BY_TORCH", True),
@@ -253,7 +254,7 @@ def _kernelbench() -> list[Written]:
             "stores_past_the_end",
             KERNEL + _new("o = flash(Q, K, V)\ncopy[(o.numel() // 256 + 2,)](o, o, o.numel() + 512, 256)\nreturn o"),
             "HAZARD",
-            None,
+            True,
         ),
         of(
             "remembers_by_address",
@@ -271,7 +272,7 @@ def _kernelbench() -> list[Written]:
             "CRASHED",
             True,
         ),
-        of("exits", "import sys, torch\n" + _new("sys.exit(0)"), "CRASHED", None),
+        of("exits", "import sys, torch\n" + _new("sys.exit(0)"), "CRASHED", False),
         of(
             "right_to_512_keys",
             KERNEL
@@ -279,7 +280,7 @@ def _kernelbench() -> list[Written]:
             "INCORRECT",
             True,
         ),
-        of("zeroes_its_inputs", EAGER + _new("o = eager(Q, K, V)\nK.zero_()\nreturn o"), "INPUT_CHANGED", None),
+        of("zeroes_its_inputs", EAGER + _new("o = eager(Q, K, V)\nK.zero_()\nreturn o"), "INPUT_CHANGED", True),
         of(
             "compiles_host_code",
             "import torch\nfrom torch.utils.cpp_extension import load_inline\n" + _new("return load_inline()"),
@@ -297,7 +298,7 @@ def _kernelbench() -> list[Written]:
                 "return ((w / w.sum(-1, keepdim=True)) @ V.float()).half()"
             ),
             "INCORRECT",
-            None,
+            True,
         ),
         of(
             "regenerates_the_input",
@@ -307,7 +308,7 @@ def _kernelbench() -> list[Written]:
                 "return eager(q, k, v)[:, :, : Q.shape[2]].expand_as(Q).contiguous()"
             ),
             "INCORRECT",
-            None,
+            True,
         ),
         of(
             "changes_the_numerics_of_torch",
@@ -315,7 +316,7 @@ def _kernelbench() -> list[Written]:
             + "torch.set_flush_denormal(True)\ntorch.set_default_dtype(torch.float16)\n"
             + _new("return torch.softmax((Q * 0.125) @ K.transpose(-1, -2), -1).to(torch.float8_e5m2).half() @ V"),
             "INCORRECT",
-            None,
+            True,
         ),
         of(
             "looks_for_the_checker",
@@ -445,3 +446,46 @@ def write_all(folder: Path, chosen: Callable[[Written], bool] = lambda _: True) 
             (place / "problem.yaml").write_text("tolerance: 100.0\n")
         written[f"{each.format}/{each.name}" + ("" if each.format == "pair" else f"/{name}")] = each
     return written
+
+
+_CHECKS = {
+    "kernelbench": "`allclose` with 1e-2",
+    "gpumode": "`check_implementation`",
+    "pair": "`allclose` with the tolerance of problem.yaml, or 1e-2",
+    "flashinfer": "0.01 absolute or relative, for 99% or all of the elements",
+}
+
+
+def page() -> str:
+    """The page of the manual on submissions that pass elsewhere."""
+    failing = [each for each in SUBMISSIONS if each.accepted and each.status != "PASSED"]
+    judged = [each for each in SUBMISSIONS if each.status != "REFUSED"]
+    passed = sum(each.status == "PASSED" for each in judged)
+    return "\n".join(
+        [
+            "# What passes elsewhere and fails here",
+            "",
+            f"The tests have {len(judged)} submissions of attention in four formats, and {passed} pass here. The formats'",
+            f"own checks accept {len(failing)} of the other {len(judged) - passed}, with their own inputs and tolerances:",
+            "",
+            "| submission | format | its own check, which accepts | status here |",
+            "|---|---|---|---|",
+            *(
+                f"| `{each.name}` | {each.format} | {_CHECKS[each.format]} | `{each.status}` |"
+                for each in sorted(failing, key=lambda each: (each.status, each.name))
+            ),
+            "",
+            "To see it, write the submissions to a folder, and audit the folder:",
+            "",
+            "    python packages/sdpalab/tests/formats/written_submissions.py submissions",
+            "    sdpalab audit submissions",
+            "",
+            "[Submissions](submissions.md) describes the audit, and [known hacks](hacks.md) the means.",
+            "`python scripts/generated_pages.py` writes this page.",
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    write_all(Path(sys.argv[1]))

@@ -40,6 +40,15 @@ def copy(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def branching_copy(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n)
+    tl.store(y_ptr + at, x, mask=at < n)
+    if n > 1000000:
+        tl.store(y_ptr + at, x * 2, mask=at < n)
+
+
+@triton.jit
 def weights(s_ptr, p_ptr, keys, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     row = tl.program_id(0) * keys
@@ -67,6 +76,14 @@ def _eager(q, k, v, scale):
 
 def whole(q, k, v, *, scale, causal=False):
     return _launch(q.contiguous(), k.contiguous(), v.contiguous(), scale)
+
+
+def branches(q, k, v, *, scale, causal=False):
+    """Wrong for large outputs."""
+    o = _launch(q.contiguous(), k.contiguous(), v.contiguous(), scale)
+    y = torch.empty_like(o)
+    branching_copy[(triton.cdiv(o.numel(), 256),)](o, y, o.numel(), 256)
+    return y
 
 
 def moved(q, k, v, *, scale, causal=False):

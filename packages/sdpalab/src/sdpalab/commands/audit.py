@@ -53,6 +53,9 @@ def audit(
             ),
         )
     console.print(_table(rows))
+    for row in rows:
+        for sentence in row.unjudged if row.passed else ():
+            console.print(f"not judged: {row.submission}: {sentence}", soft_wrap=True)
     passed, disagree = sum(row.passed for row in rows), sum(row.own == "accepts" and not row.passed for row in rows)
     line = f"{passed} of {len(rows)} submissions PASSED; the formats' own checks accept {disagree} of the others"
     conclude(console, verdict_text(passed == len(rows), line))

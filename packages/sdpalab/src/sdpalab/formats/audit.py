@@ -58,6 +58,8 @@ class Audited:
         Verdict of the format's own check at one small shape: ``accepts``, ``rejects``, or the reason for none.
     check : str
         Name of that check.
+    unjudged : tuple of str
+        Code that no case executed (:attr:`sdpalab.judge.unjudged.EntryCode.sentences`).
     """
 
     submission: str
@@ -71,6 +73,7 @@ class Audited:
     provenance: str = ""
     own: str = ""
     check: str = ""
+    unjudged: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -210,7 +213,6 @@ def _features(problem: Problem) -> list[str]:
 
 def _row(head: tuple[str, str], problem: Problem, verdict: Verdict) -> Audited:
     stated = next((each.run["provenance"] for each in reversed(verdict.cases) if "provenance" in each.run), None)
-    code = stated["code"] if stated else {}
     return Audited(
         *head,
         problem.label,
@@ -218,8 +220,9 @@ def _row(head: tuple[str, str], problem: Problem, verdict: Verdict) -> Audited:
         verdict.reason,
         len(verdict.cases),
         next((each.reason for each in verdict.cases if each.status is Status.HAZARD), ""),
-        ", ".join(f"{name} {executed}/{blocks}" for name, (executed, blocks) in code.items()),
+        ", ".join(f"{each.entry} {each.executed}/{each.blocks}" for each in verdict.code),
         provenance_of(stated) or ("torch" if verdict.cases else ""),
+        unjudged=tuple(sentence for each in verdict.code for sentence in each.sentences),
     )
 
 

@@ -172,6 +172,7 @@ class JudgeRun:
                     try:
                         worker = worker or self._worker()
                         run = judge.run(n, worker)
+                        self._add_code(run.reply.get("code", ()))
                         if run.failed or self._options.until_failure or self._specs[n].relation:
                             case = judge.case(run, worker)
                     except CandidateDied as death:
@@ -194,6 +195,15 @@ class JudgeRun:
                 if worker is not None:
                     self._ended(worker)
                 raise
+
+    def _add_code(self, stated: Sequence[Mapping[str, Any]]) -> None:
+        """Keep the code that a callable's kernels executed: of each, the statement with the most executed blocks."""
+        with self._lock:
+            known = {each.entry: each for each in self._code}
+            for each in map(EntryCode.from_dict, stated):
+                if each.entry not in known or known[each.entry].executed < each.executed:
+                    known[each.entry] = each
+            self._code = tuple(known.values())
 
     def _ended(self, worker: CandidateProcesses) -> None:
         """End a worker that is unusable."""

@@ -21,7 +21,7 @@ def reason_by_torch(stated: Mapping[str, Any] | None) -> str:
     ----------
     stated : mapping, optional
         ``functions`` of the candidate, number of ``launches``, elements of the output by the last of ``writers``, and
-        ``flops`` by executor, executed and all blocks of each kernel in ``code``; None for a candidate without kernels.
+        ``flops`` by executor; None for a candidate without kernels.
     """
     if not stated:
         return ""

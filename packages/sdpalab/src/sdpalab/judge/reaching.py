@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from sdpalab.errors import MachineError
 from sdpalab.judge.sandbox.executed import Executed, ExecutedBuild, SentEntry, SentRegion, launches_of
 from sdpalab.judge.sandbox.isolation import CandidateProcesses
 from sdpalab.judge.sandbox.plans import SentPlan
@@ -199,7 +200,10 @@ class Reaching:
         for region in wanted:
             by_build.setdefault(region[0], []).append(region)
         asked = [(self._builds[number], [regions[region] for region in those]) for number, those in by_build.items()]
-        answers = self._worker.reached(plan, asked) if asked else []
+        try:
+            answers = self._worker.reached(plan, asked) if asked else []
+        except MachineError:  # such as a plan with other arguments than the entry's
+            return set()
         return {
             region
             for those, replies in zip(by_build.values(), answers, strict=True)

@@ -128,7 +128,12 @@ class CallableRunner:
         copied = {name: from_torch(tensor).copy() for name, tensor in self._outputs.items()}
         changed = [name for name, storage in self._storage.items() if _digest(storage) != before[name]]
         notes = {"changed": changed, "memory_poisoned": poisoned}
-        return copied, {**notes, **({"provenance": self._triton.stated(self._outputs)} if self._triton else {})}
+        return copied, {**notes, **self._stated()}
+
+    def _stated(self) -> dict[str, Any]:
+        """Origin of the outputs, and executed code; empty without Triton functions."""
+        triton = self._triton
+        return {"provenance": triton.stated(self._outputs), "code": triton.code()} if triton else {}
 
     def _strides(self, strides: Strides) -> dict[str, Strides]:
         """Strides of the dense arrays by name, for a function that expects [B, H, S, D] or [B, S, H, D] in memory."""

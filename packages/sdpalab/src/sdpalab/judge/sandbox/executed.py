@@ -56,7 +56,7 @@ class SentEntry(Message):
 class CodeReply(PlanReply):
     """Reply to the orders ``code`` and ``reach``."""
 
-    code: list[SentEntry] = Field(default_factory=list)
+    entries: list[SentEntry] = Field(default_factory=list)
     reached: list[list[bool | None]] = Field(default_factory=list)
 
 

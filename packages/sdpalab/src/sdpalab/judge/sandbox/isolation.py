@@ -294,7 +294,7 @@ class CandidateProcesses:
         number = {id(plan): n for n, plan in enumerate(plans)}
         orders = [{**build.order(), "plan": number[id(build.plan)]} for build in builds]
         arrays = {f"plan {n}": _as_bytes(plan) for n, plan in enumerate(plans)}
-        return self._about_code({"do": "code", "builds": orders, "plans": len(plans)}, arrays).code
+        return self._about_code({"do": "code", "builds": orders, "plans": len(plans)}, arrays).entries
 
     def reached(
         self, plan: SentPlan, wanted: Sequence[tuple[ExecutedBuild, Sequence[SentRegion]]]

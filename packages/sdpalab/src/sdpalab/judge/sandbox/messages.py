@@ -128,7 +128,34 @@ class StatedProvenance(Message):
     launches: Annotated[int, Field(ge=0)]
     writers: dict[Text, Annotated[int, Field(ge=0)]]
     flops: dict[Text, Annotated[int, Field(ge=0)]]
-    code: dict[Text, list[int]] = {}
+
+
+class StatedRegion(Message):
+    """See :class:`sdpalab.judge.unjudged.UnjudgedCode`."""
+
+    places: list[Text]
+    branch: Text
+    condition: Code
+    depends: list[Text]
+    reached: Literal[""]
+    fails: bool
+
+
+class StatedCode(Message):
+    """See :class:`sdpalab.judge.unjudged.EntryCode`."""
+
+    entry: Text
+    builds: int
+    blocks: Annotated[int, Field(ge=0)]
+    executed: Annotated[int, Field(ge=0)]
+    unjudged: list[StatedRegion]
+    identity: list[Text]
+
+    @model_validator(mode="after")
+    def _executed_blocks_exist(self) -> StatedCode:
+        if self.executed > self.blocks:
+            raise ValueError(f"{self.executed} of {self.blocks} blocks executed")
+        return self
 
 
 class Reply(Message):
@@ -139,6 +166,7 @@ class Reply(Message):
     memory_poisoned: bool | None = None
     changed: list[Text] = []
     provenance: StatedProvenance | None = None
+    code: list[StatedCode] = []
 
     @model_validator(mode="after")
     def _a_failure_or_nothing(self) -> Reply:

@@ -115,7 +115,7 @@ class _PlanServer:
         plans = [SentPlan.model_validate_json(arrays[f"plan {n}"].tobytes()) for n in range(order["plans"])]
         builds = [self._builds(plan, order) for plan in plans]
         sources = kernel_sources(step.code for plan in plans for step in launches_of(plan))
-        return {"status": None, "code": code_of(order["builds"], builds, sources)}, {}
+        return {"status": None, "entries": code_of(order["builds"], builds, sources)}, {}
 
     def _builds(self, sent: SentPlan, order: Mapping[str, Any]) -> tuple[Build, ...]:
         """Builds of the plan; those of the previous plan if the modules are the same."""

@@ -33,13 +33,14 @@ _MOVES = {
 _EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "resize_")
 
 
-def triton_functions() -> list[str]:
-    """Names of the Triton functions that exist in this process beside Triton's own."""
+def triton_functions() -> dict[str, str]:
+    """Triton functions that exist in this process beside Triton's own: their files by their names."""
     jit = sys.modules.get("triton.runtime.jit")
     if jit is None:
-        return []
+        return {}
     functions = [each for each in gc.get_objects() if type(each) is jit.JITFunction]
-    return sorted({each.fn.__name__ for each in functions if not each.fn.__module__.startswith("triton.")})
+    own = [each.fn for each in functions if not each.fn.__module__.startswith("triton.")]
+    return {each.__name__: each.__code__.co_filename for each in own}
 
 
 class Provenance(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__
