@@ -62,9 +62,12 @@ def test_a_second_copy_to_the_same_place_is_still_in_flight_after_the_first_has_
     report = warpsan.launch(
         kernel(START + copies + WAIT + STORE, PARAMS), "k", 1, 64, [np.zeros_like(source), source, 4096]
     )
-    texts = [hazard.what for hazard in report.hazards if hazard.kind == "async"]
+    second, store = (hazard for hazard in report.hazards if hazard.kind == "async")
     place = "16 bytes of shared memory at offset 0 which {other} still writes"
-    assert texts == [f"overwrites {place}", f"reads {place}"]
+    assert (second.what, store.what) == (f"overwrites {place}", f"reads {place}")
+    assert second.other is not None
+    assert store.other is not None
+    assert (second.other.pc, store.other.pc) == (second.pc - 1, second.pc)
 
 
 OVERWRITE = "setp.eq.u32 %p7, %r0, {};\n@%p7 st.global.u32 [%rd3], 7;\n"

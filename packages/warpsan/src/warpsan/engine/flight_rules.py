@@ -30,16 +30,18 @@ from warpsan.engine.product_rules import chunk_offset
 from warpsan.engine.rules import OVERWRITES_SOURCE, OVERWRITES_TARGET, READS_TARGET, TOUCHES_MBARRIER
 from warpsan.engine.words import load32
 
-__all__ = ["disturbs"]
+__all__ = ["COPIES", "disturbs"]
 
 _CHUNK = 16
+COPIES = 2
+"""A kind of access: a write by a bulk copy."""
 
 
 def disturbs(
     context: Context, warp: int, lane: int, cta: int, granule: int, offset: int, width: int, writes: int
 ) -> int:
     """A lane of a warp accesses bytes of a CTA's shared memory, where an operation in flight or an mbarrier is at a
-    granule. Returns a status."""
+    granule; ``writes`` is ``COPIES`` for a bulk copy, which is in flight itself. Returns a status."""
     place = context.granules * cta + granule
     flies, status = context.flying[place], 0
     if flies & OPAQUE:
@@ -52,7 +54,7 @@ def disturbs(
         if rule == OVERWRITES_SOURCE:
             name_reader(context, row, cta, granule << context.granule_shift)
         else:
-            name_writer(context, row, cta, granule << context.granule_shift)
+            name_writer(context, row, cta, granule << context.granule_shift, writes == COPIES)
     return add_hazard(context, row)
 
 
@@ -74,11 +76,13 @@ def name_other(context: Context, row: HazardRow, pc: int, warp: int, lane: int) 
     row.other_cta = context.warps[warp].linear_cta
 
 
-def name_writer(context: Context, row: HazardRow, cta: int, offset: int) -> None:
-    """The operation in flight is the last one that writes a place: a bulk copy, or a cp.async."""
+def name_writer(context: Context, row: HazardRow, cta: int, offset: int, copies: int) -> None:
+    """The operation in flight is the last one that writes a place: a bulk copy, or a cp.async. With ``copies``, the
+    last bulk copies are those of the instruction that is checked."""
     for k in range(context.transfer_first, context.transfer_count):
         entry = context.transfers[k]
         writes = entry.kind in (LOADS, WORDS, WITHIN) and entry.combine == 0
+        writes = writes and (copies == 0 or entry.serial != context.transfer_serial)
         if writes and entry.cta == cta and entry.offset <= offset and offset < entry.offset + entry.bytes:
             name_other(context, row, entry.pc, entry.warp, entry.lane)
     last, place = 0, context.shared + cta * context.shared_stride + offset

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from warpsan.engine.clocks import comes_before, operation_time, vector_of, warps_of_cluster
 from warpsan.engine.context import Context
-from warpsan.engine.flight_rules import disturbs
+from warpsan.engine.flight_rules import COPIES, disturbs
 from warpsan.engine.hazards import add_hazard, hazard_row, note_reached, note_unwritten
 from warpsan.engine.layout import (
     IN_FLIGHT,
@@ -353,7 +353,7 @@ def copies_before(context: Context, warp: int, lane: int, cta: int, offset: int,
             return race_in_range(context, COPIES_TOGETHER, warp, lane, offset, size, k, actor, time_of_tag(tag), party)
         if context.flights_checked != 0 and context.flying[first + k] != 0:
             place = offset + ((k << context.granule_shift) - offset) // _CHUNK * _CHUNK
-            status = disturbs(context, warp, lane, cta, k, place, min(size, _CHUNK), 1)
+            status = disturbs(context, warp, lane, cta, k, place, min(size, _CHUNK), COPIES)
             context.copies_overlap = 1
         if status != 0:
             return status
