@@ -25,7 +25,7 @@ ROOMS = (
     "scoring",
     "layout",
     "problem",
-    "buffer_shapes",
+    "packing",
     "record",
     "status",
     "user_folder",

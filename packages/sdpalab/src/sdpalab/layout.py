@@ -1,7 +1,7 @@
 """Layouts of a problem's sequences in device memory: dense, packed (varlen), and pages of a key/value cache.
 
 Everything that computes attention in the lab sees *logical* arrays: padded batches [B, H, S, D] with the lengths of
-each batch entry. A kernel sees *buffers*; :mod:`sdpalab.inputs.packing` converts between the two.
+each batch entry. A kernel sees *buffers*; :mod:`sdpalab.packing` converts between the two.
 
 ``dense``
     Buffers are the logical arrays.

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from sdpalab.buffer_shapes import TAIL, input_buffers, output_buffers
 from sdpalab.errors import UserError
-from sdpalab.inputs import make_inputs, pack, unpack
+from sdpalab.inputs import make_inputs
 from sdpalab.judge import CaseSpec, judge, judge_candidate, quick_cases
 from sdpalab.judge.verdict import Status
 from sdpalab.layout import Layout
+from sdpalab.packing import TAIL, Packing
 from sdpalab.problem import Problem, ProblemError
 
 LENGTHS: dict[str, Any] = {"q_lengths": (3, 0, 20, 1), "kv_lengths": (7, 24, 0, 18)}
@@ -93,24 +93,26 @@ def takes_the_identity_for_the_table(
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.label)
 def test_buffers_hold_the_sequences_and_nan_and_unpack_again(problem: Problem) -> None:
     inputs = make_inputs(problem)
-    buffers = pack(problem, inputs.arrays)
-    assert {name: (array.shape, array.dtype.name) for name, array in buffers.items()} == input_buffers(problem)
+    buffers = Packing(problem).pack(inputs.arrays)
+    assert {name: (array.shape, array.dtype.name) for name, array in buffers.items()} == Packing(problem).inputs
     rows = {"q": problem.q_lengths or (problem.seq_q,) * problem.batch, "v": problem.kv_lengths or ()}
     for name, lengths in rows.items():
         columns = math.prod(buffers[name].shape[-2:])
         shared = 2 * 8 if problem.paged and problem.batch == 2 else 0
         assert np.isfinite(buffers[name]).sum() == (sum(lengths) - shared) * columns
-    outputs = {name: np.full(shape, math.inf, dtype) for name, (shape, dtype) in output_buffers(problem).items()}
+    outputs = {name: np.full(shape, math.inf, dtype) for name, (shape, dtype) in Packing(problem).outputs.items()}
     logical = {**problem.outputs, "lse": problem.q_shape[:3]}
-    assert {name: array.shape for name, array in unpack(problem, outputs).items()} == {n: logical[n] for n in outputs}
+    assert {name: array.shape for name, array in Packing(problem).unpack(outputs).items()} == {
+        n: logical[n] for n in outputs
+    }
     if not problem.paged:  # an output of the form of Q, filled with Q, is Q again
         name = "dq" if problem.backward else "o"
-        np.testing.assert_array_equal(unpack(problem, {name: buffers["q"]})[name], inputs.q)
+        np.testing.assert_array_equal(Packing(problem).unpack({name: buffers["q"]})[name], inputs.q)
 
 
 def test_every_key_is_where_the_block_table_says() -> None:
     inputs = make_inputs(PAGED)
-    buffers = pack(PAGED, inputs.arrays)
+    buffers = Packing(PAGED).pack(inputs.arrays)
     table = buffers["block_table"]
     for entry, length in enumerate(PAGED.kv_lengths or ()):
         for key in range(length):
@@ -118,19 +120,21 @@ def test_every_key_is_where_the_block_table_says() -> None:
             np.testing.assert_array_equal(row, inputs.k[entry, :, key])
         assert (table[entry, -(-length // 8) :] == -1).all()
     assert list(table[0, :7]) != sorted(table[0, :7])
-    spare = pack(PAGED, inputs.arrays, loud=True)["block_table"][1]  # a sequence without keys
+    spare = Packing(PAGED).pack(inputs.arrays, loud=True)["block_table"][1]  # a sequence without keys
     assert not np.isfinite(buffers["k"][spare]).any()
 
 
 def test_pages_with_the_same_keys_and_values_are_shared_in_normal_inputs_only() -> None:
     problem = PAGED.with_(batch=2, kv_lengths=(50, 40))
-    tables = {kind: pack(problem, make_inputs(problem, kind).arrays)["block_table"] for kind in ("normal", "needle")}
+    tables = {
+        kind: Packing(problem).pack(make_inputs(problem, kind).arrays)["block_table"] for kind in ("normal", "needle")
+    }
     shared = {kind: len(set(table[0]) & set(table[1]) - {-1}) for kind, table in tables.items()}
     assert shared == {"normal": 2, "needle": 0}
 
 
 def test_queries_behind_the_last_sequence_are_padding() -> None:
-    shapes = {**input_buffers(VARLEN), **output_buffers(VARLEN)}
+    shapes = {**Packing(VARLEN).inputs, **Packing(VARLEN).outputs}
     assert {shapes[name][0][0] for name in ("q", "o")} == {24 + TAIL}
     assert shapes["lse"] == ((4, 24 + TAIL), "float32")
 

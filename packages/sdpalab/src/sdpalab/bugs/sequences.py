@@ -36,7 +36,7 @@ class SequenceAttention(TiledAttention):
     """:class:`.tiled.TiledAttention` on one sequence after the other; dense problems are computed as there.
 
     ``attention(q, k, v, *, scale, causal, cu_seqlens_q=..., block_table=..., ...) -> out`` on the buffers of a problem
-    (:func:`sdpalab.buffer_shapes.input_buffers`). Rows are those of Q [rows, H, D], and of K and V over all pages.
+    (:attr:`sdpalab.packing.Packing.inputs`). Rows are those of Q [rows, H, D], and of K and V over all pages.
     """
 
     def __call__(  # type: ignore[override]

@@ -27,13 +27,14 @@ from sdpalab.campaigns.case_deletion import case_deletions
 from sdpalab.campaigns.deletion_sites import Site, is_synchronisation, reason_of, without
 from sdpalab.compile import Build, build
 from sdpalab.errors import UserError
-from sdpalab.inputs import make_inputs, pack
+from sdpalab.inputs import make_inputs
 from sdpalab.jobs import Executor
 from sdpalab.jobs.calling import values
 from sdpalab.judge.sanitize import small_problems
 from sdpalab.kernels.kernel import Config, CudaKernel, Kernel
 from sdpalab.kernels.plan import HEADER_FOLDERS, LaunchPlan, Source
 from sdpalab.kernels.registry import KERNELS, load_kernel
+from sdpalab.packing import Packing
 from sdpalab.problem import Problem
 from sdpalab.run.simulated import SimulatedExecutor
 from warpsan import Deadlock, Report, SimError, StepLimit
@@ -143,7 +144,7 @@ def target(kernel: Kernel, config: Config, problems: Sequence[Problem] = ()) -> 
     """A kernel in one configuration, on these problems, by default small ones (:func:`_small`)."""
     cases = []
     for problem in problems or _small(kernel, config):
-        arrays = pack(problem, make_inputs(problem).arrays)
+        arrays = Packing(problem).pack(make_inputs(problem).arrays)
         cases.append((problem, kernel.launch_plan(problem, config, lse=kernel.lse), arrays))
     return Target(kernel, (config,), kernel.default_arch, tuple(cases))
 

@@ -16,7 +16,7 @@ from sdpalab.evidence.store.folders import records_folder
 from sdpalab.evidence.store.lookup import forget
 from sdpalab.evidence.store.record import SampledRecord, StoredRecord, check_writable, keep, sealed
 from sdpalab.evidence.store.tuned import tuned_config
-from sdpalab.inputs import TIMED_KINDS, make_inputs, pack, unpack
+from sdpalab.inputs import TIMED_KINDS, make_inputs
 from sdpalab.judge.cases import LEVELS, cases_for
 from sdpalab.judge.same_code import cases_with_same_code
 from sdpalab.judge.verdict import Case, Status, Verdict
@@ -24,6 +24,7 @@ from sdpalab.kernels import equivalent
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.registry import KERNELS, get, needs
 from sdpalab.kernels.userfile import is_user_file
+from sdpalab.packing import Packing
 from sdpalab.problem import MISSION, Problem
 
 if TYPE_CHECKING:
@@ -367,11 +368,12 @@ def sample(kernel: Kernel, config: Config, problem: Problem, small: Problem, exe
 
     seed = int.from_bytes(os.urandom(6), "little")
     inputs = make_inputs(problem, "normal", seed)
+    packing = Packing(problem)
     outputs, numerics = Outputs(problem, inputs, seed), on_architecture(kernel.numerics_of(config), executor.arch)
     try:
-        result = executor.run(kernel.launch_plan(problem, config, sms=executor.sms), pack(problem, inputs.arrays))
+        result = executor.run(kernel.launch_plan(problem, config, sms=executor.sms), packing.pack(inputs.arrays))
         damage = [*result.hazards, *(f"it wrote to its input {name}" for name in result.changed_inputs)]
-        wrong = "; ".join(damage) or outputs.wrong(unpack(problem, result.outputs)["o"], numerics)
+        wrong = "; ".join(damage) or outputs.wrong(packing.unpack(result.outputs)["o"], numerics)
     except KernelFault as error:
         wrong = str(error)
     chosen = outputs.references.rows

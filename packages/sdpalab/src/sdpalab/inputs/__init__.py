@@ -14,7 +14,6 @@ from sdpalab.errors import UserError
 from sdpalab.inputs.arrays import extra_arrays
 from sdpalab.inputs.eight_bit import E4M3_KINDS
 from sdpalab.inputs.kinds import INPUT_KINDS, MAKERS
-from sdpalab.inputs.packing import first_padding_row, pack, unpack
 from sdpalab.inputs.padding import loud_padding, padded_rows, with_padding
 from sdpalab.inputs.reference import attention_with_lse
 from sdpalab.inputs.source import Source, dtype_of
@@ -27,17 +26,14 @@ __all__ = [
     "TIMED_KINDS",
     "Inputs",
     "dtype_of",
-    "first_padding_row",
     "hides_keys",
     "key_range",
     "loud_padding",
     "make_inputs",
     "may_see_none",
-    "pack",
     "padded_rows",
     "positions",
     "score_bias",
-    "unpack",
     "visible_keys",
     "with_forward",
     "with_padding",

@@ -69,7 +69,7 @@ def arguments(function: Callable[..., Any], problem: Problem, extra: Mapping[str
     Parameters
     ----------
     extra : mapping of str to Tensor
-        The buffers of :func:`sdpalab.buffer_shapes.input_buffers` beside Q, K and V.
+        The buffers of :attr:`sdpalab.packing.Packing.inputs` beside Q, K and V.
     """
     names = parameter_names(function)
     values = {**problem.scoring, **extra, **({"enable_gqa": True} if problem.group > 1 else {})}

@@ -12,10 +12,11 @@ from itertools import product
 
 from sdpalab.compile import Cache, build, set_aside
 from sdpalab.errors import UserError
-from sdpalab.inputs import make_inputs, pack
+from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import LaunchPlan, Source
 from sdpalab.kernels.sources import kernel_sources
+from sdpalab.packing import Packing
 from sdpalab.problem import HALF_DTYPES, Problem
 from sdpalab.run.simulated import SimulatedExecutor
 from warpsan.gpus import default_sms
@@ -113,7 +114,7 @@ def sanitize_kernel(
     config = kernel.default_config if config is None else config
     arch = arch or kernel.default_arch
     for problem in problems:
-        plan, arrays = _plan(kernel, problem, config, arch), pack(problem, make_inputs(problem).arrays)
+        plan, arrays = _plan(kernel, problem, config, arch), Packing(problem).pack(make_inputs(problem).arrays)
         builds = [build(step.module, arch, cache=cache) for step in plan.launches if step.module is not None]
         names = [f"{built.name}.ptx" for built in builds]
         for options in modes.options(any(b"async" in built.ptx for built in builds)):

@@ -12,7 +12,6 @@ from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 
-from sdpalab.buffer_shapes import input_buffers
 from sdpalab.errors import UserError
 from sdpalab.kernels.declarations import (
     MISSION_LIMITS,
@@ -27,6 +26,7 @@ from sdpalab.kernels.declarations import (
 )
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, Step, problem_buffers
 from sdpalab.layout import FEATURE_BUFFERS
+from sdpalab.packing import Packing
 from sdpalab.problem import Problem
 from warpsan.build import DEFAULT_ARCH
 from warpsan.gpus import default_sms
@@ -220,7 +220,7 @@ class Kernel(ABC):
         sms = default_sms(self.default_arch) if sms is None else sms
         plan = self._plan(problem, self.resolved(problem, config, sms))
         optional = {buffer for feature in self.features for buffer in FEATURE_BUFFERS.get(feature, ())}
-        absent = sorted(optional - input_buffers(problem).keys())
+        absent = sorted(optional - Packing(problem).inputs.keys())
         for name in [*absent, *(["lse"] if self.lse and not lse else [])]:
             plan = plan.without(name)
         return plan
@@ -264,7 +264,7 @@ class CudaKernel(Kernel):
     features : collection of str
         Supported features, of :data:`sdpalab.problem.FEATURES`. Problems with other features are rejected. Lengths,
         masks, slopes and sinks are buffers of these names, and a layout has buffers of its own
-        (:func:`sdpalab.buffer_shapes.input_buffers`): the plan may name them as arguments; the pointer is null for a
+        (:attr:`sdpalab.packing.Packing.inputs`): the plan may name them as arguments; the pointer is null for a
         problem without the buffer.
     variant : str or Path, optional
         Separate source for problems with any feature, with an entry of the same name, so that the code for other

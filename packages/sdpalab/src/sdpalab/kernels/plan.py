@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from sdpalab.buffer_shapes import input_buffers, output_buffers
+from sdpalab.packing import Packing
 from sdpalab.problem import Problem
 from warpsan.build import Module, PtxSource, Source, TritonModule
 
@@ -226,12 +226,13 @@ class LaunchPlan:
 
 
 def problem_buffers(problem: Problem, *, lse: bool = False) -> tuple[Buffer, ...]:
-    """Inputs and outputs of a problem in its layout: :func:`sdpalab.buffer_shapes.input_buffers`, and O, or dQ, dK
+    """Inputs and outputs of a problem in its layout: :attr:`sdpalab.packing.Packing.inputs`, and O, or dQ, dK
     and dV; with ``lse`` also the output of that name.
 
     In the dense layout Q, K, V and O are contiguous [B, H, S, D or Dv], and ``lse`` is float32 [B, H, Sq]: the natural
     logarithm of the sum, over the keys that a row sees, of exp(scale * q k).
     """
-    outputs = {name: form for name, form in output_buffers(problem).items() if name != "lse" or lse}
-    known = {"in": input_buffers(problem), "out": outputs}
+    packing = Packing(problem)
+    outputs = {name: form for name, form in packing.outputs.items() if name != "lse" or lse}
+    known = {"in": packing.inputs, "out": outputs}
     return tuple(Buffer(name, *form, role) for role, forms in known.items() for name, form in forms.items())

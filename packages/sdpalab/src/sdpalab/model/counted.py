@@ -13,7 +13,7 @@ from math import inf
 from sdpalab.compile import Build, Resources, completed, disassemble, resources
 from sdpalab.compile.sass import TENSOR_CLASSES, SassInstruction, parse
 from sdpalab.errors import UserError
-from sdpalab.inputs import dtype_of, make_inputs, pack
+from sdpalab.inputs import dtype_of, make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, Step, TiledMap
 from sdpalab.model.critical_path import CriticalPath, critical_path
@@ -22,6 +22,7 @@ from sdpalab.model.modelled import ModelledTime, StepWork, gemm_work, is_float8,
 from sdpalab.model.operations import Memory, lines_of
 from sdpalab.model.pipes import pipes_of
 from sdpalab.model.schedule import Schedule
+from sdpalab.packing import Packing
 from sdpalab.problem import Problem
 from sdpalab.run.simulated import SimulatedExecutor
 from warpsan import Report
@@ -238,7 +239,7 @@ def count(
     executor = SimulatedExecutor(
         arch, on_launch=lambda build, report: ran.append((build, report)), checks=(), counters=True, watchers=watchers
     )
-    executor.run(plan, pack(problem, inputs.arrays))
+    executor.run(plan, Packing(problem).pack(inputs.arrays))
     launched = iter(_counted(plan, ran))
     return CountedPlan(plan, tuple(step if isinstance(step, Gemm) else next(launched) for step in plan.steps))
 

@@ -9,8 +9,9 @@ import json
 import sys
 from pathlib import Path
 
-from sdpalab.inputs import make_inputs, pack
+from sdpalab.inputs import make_inputs
 from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
+from sdpalab.packing import Packing
 from sdpalab.problem import Problem
 
 __all__ = ["main"]
@@ -37,7 +38,7 @@ def main(order: str) -> None:
         plan = kernel.launch_plan(problem, kernel.config_with(request["settings"]), sms=executor.sms)
     device = torch_gpu.device(ordinal)
     inputs = make_inputs(problem)
-    buffers = {name: tensor.to(device) for name, tensor in buffer_tensors(pack(problem, inputs.arrays)).items()}
+    buffers = {name: tensor.to(device) for name, tensor in buffer_tensors(Packing(problem).pack(inputs.arrays)).items()}
     for buffer in plan.buffers:
         if buffer.name not in buffers:
             buffers[buffer.name] = torch.zeros(buffer.shape, dtype=getattr(torch, buffer.dtype), device=device)

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.inputs import Inputs, first_padding_row
+from sdpalab.inputs import Inputs
 from sdpalab.inputs.reference import attention_float64
 from sdpalab.judge.diagnose.workings import Float64Attention
 from sdpalab.judge.rule.limits import row_errors
 from sdpalab.judge.verdict import Errors, Limited, Limits, limited
+from sdpalab.packing import Packing
 from sdpalab.problem import Problem
 
 __all__ = ["Failure", "place", "still_poison"]
@@ -44,7 +45,7 @@ def first_padding(problem: Problem, inputs: Inputs, bad: Rows) -> str:
     dense = problem.layout_form.dense
     if lengths is None or not len(entries) or (dense and (lengths[entries] >= inputs.k.shape[2]).any()):
         return ""
-    return f"{first_padding_row(problem, inputs.arrays, int(entries[0]))} is padding"
+    return f"{Packing(problem).first_padding_row(inputs.arrays, int(entries[0]))} is padding"
 
 
 @dataclass(frozen=True)

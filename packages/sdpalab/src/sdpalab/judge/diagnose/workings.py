@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.inputs import Inputs, key_range, pack, score_bias, unpack, visible_keys
+from sdpalab.inputs import Inputs, key_range, score_bias, visible_keys
 from sdpalab.inputs.reference import finite
 from sdpalab.judge.parameters import arguments
 from sdpalab.judge.tensors import extra_tensor
+from sdpalab.packing import Packing
 from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
@@ -96,12 +97,13 @@ class Float64Attention:
             name: each if each.dtype == np.int32 else each.astype(np.float64)
             for name, each in self.inputs.arrays.items()
         }
-        buffers = pack(self.problem, arrays)
+        packing = Packing(self.problem)
+        buffers = packing.pack(arrays)
         tensors = {name: torch.from_numpy(finite(array)) for name, array in buffers.items()}
         q, k, v = (tensors.pop(name) for name in "qkv")
         with torch.no_grad():
             out = attention(q, k, v, **arguments(attention, self.problem, tensors)).numpy()
-        return unpack(self.problem, {"o": out})["o"]
+        return packing.unpack({"o": out})["o"]
 
     def run(self, attention: Callable[..., Any], most: int = sys.maxsize) -> F64:
         """The output of an implementation of :mod:`sdpalab.bugs` in float64, [B, H, Sq, D], on the first ``most``

@@ -4,7 +4,7 @@ A function with the attribute ``lse`` returns O and the natural logarithm of eac
 
 The function always receives ``scale`` and ``causal`` by the names of its parameters (:mod:`sdpalab.judge.parameters`).
 It receives the fields of :data:`sdpalab.scoring.FEATURES` only for problems that set them: a window as two integers, a
-soft cap as a float, all others as tensors (:func:`sdpalab.buffer_shapes.input_buffers`; a boolean mask has dtype
+soft cap as a float, all others as tensors (:attr:`sdpalab.packing.Packing.inputs`; a boolean mask has dtype
 bool). ``enable_gqa`` is True where K and V have fewer heads than Q.
 
 The gradients of a backward problem are those of torch's autograd, ``torch.autograd.grad(fn(q, k, v, ...), (q, k, v),
@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.buffer_shapes import output_buffers
 from sdpalab.judge.parameters import arguments, needed_features, parameter_names
 from sdpalab.judge.strides import Strides, guarded, lay_out
+from sdpalab.packing import Packing
 from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class CallableRunner:
                 outputs = self._call(problem, appended)
         finally:
             _poison_new_memory(None)
-        shapes = {name: shape for name, (shape, _) in output_buffers(problem).items() if name != "lse"}
+        shapes = {name: shape for name, (shape, _) in Packing(problem).outputs.items() if name != "lse"}
         outputs, lse = outputs[0] if self._lse and isinstance(outputs[0], tuple) else (outputs, None)
         self._outputs = _checked(outputs if lse is None else (outputs,), shapes, self._tensors[0].dtype)
         if lse is not None:

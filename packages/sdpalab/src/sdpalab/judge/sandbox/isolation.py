@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.buffer_shapes import output_buffers
 from sdpalab.compile import Cache
 from sdpalab.errors import MachineError, UserError
-from sdpalab.inputs import loud_padding, pack, unpack
+from sdpalab.inputs import loud_padding
 from sdpalab.judge.algebra.stage import reordered
 from sdpalab.judge.options import JudgeOptions
 from sdpalab.judge.sandbox.candidate import CandidateSpec
@@ -34,6 +33,7 @@ from sdpalab.judge.strides import Strides
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.plan import problem_buffers
+from sdpalab.packing import Packing
 from sdpalab.problem import Problem
 from warpsan import DEFAULT_NUMERICS
 from warpsan.folders import NATIVE, SHARED_CACHE
@@ -175,7 +175,8 @@ class CandidateProcesses:
         notes: dict[str, Any] = {}
         changed: set[str] = set()
         try:
-            plans = self._plans(problem)
+            packing = Packing(problem)
+            plans = self._plans(packing)
             for name, arrays, reuse in runs:
                 first = name == "first"
                 plan = plans and (plans.full if first else plans.bare)
@@ -183,7 +184,7 @@ class CandidateProcesses:
                 watched = not notes.get("hazards")
                 loud = name == "second" and self._plan_process is not None
                 reply, results = self._once(
-                    *(problem, arrays, plan, POISONS[not first]),
+                    *(packing, arrays, plan, POISONS[not first]),
                     loud=loud,
                     reuse=reuse,
                     watched=watched,
@@ -192,7 +193,7 @@ class CandidateProcesses:
                 if self.executed is not None and plans is not None and "unexecuted" in reply:
                     self.executed.add(problem, plans.plan, reply)
                 wanted = (*problem.outputs, *(["lse"] if first and self.about["lse"] else []))
-                logical = _logical(problem, {each: results[each] for each in wanted if each in results})
+                logical = packing.unpack({each: results[each] for each in wanted if each in results})
                 outputs |= {f"{name}.{output}": array for output, array in logical.items()}
                 if not notes:
                     notes = reply
@@ -218,11 +219,12 @@ class CandidateProcesses:
         """
         self._begin()
         try:
-            plans = self._plans(problem)
-            reply, results = self._once(problem, inputs, plans and plans.bare, POISONS[0])
+            packing = Packing(problem)
+            plans = self._plans(packing)
+            reply, results = self._once(packing, inputs, plans and plans.bare, POISONS[0])
         except _Failed as failure:
             return failure.reply, {}
-        return reply, _logical(problem, {name: results[name] for name in problem.outputs if name in results})
+        return reply, packing.unpack({name: results[name] for name in problem.outputs if name in results})
 
     def run_in_ring(self, problem: Problem, draws: Arrays) -> Answer:
         """Run a kernel's plan once on the simulator in exact arithmetic (:mod:`sdpalab.judge.algebra`).
@@ -239,7 +241,7 @@ class CandidateProcesses:
         """
         self._begin()
         try:
-            plans = self._plans(problem, ring=True)
+            plans = self._plans(Packing(problem), ring=True)
             assert plans is not None  # a callable has none
             assert self._plan_process is not None
             order = {"do": "ring", **self._build, "poison": POISONS[0], "reordered": reordered(problem)}
@@ -266,7 +268,7 @@ class CandidateProcesses:
         """
         self._begin()
         try:
-            plans = self._plans(problem)
+            plans = self._plans(Packing(problem))
             if plans is not None and self._plan_process is not None:
                 self._ask(self._plan_process, {"do": "build", **self._build}, {"plan": plans.full}, 0)
         except _Failed as failure:
@@ -283,7 +285,7 @@ class CandidateProcesses:
         """
         self._begin()
         try:
-            plans = self._plans(problem, noted=False)
+            plans = self._plans(Packing(problem), noted=False)
         except _Failed:
             return None
         return plans and plans.plan
@@ -391,21 +393,21 @@ class CandidateProcesses:
         """Set the time limit, in seconds from now."""
         self._deadline, self._seconds = time.monotonic() + seconds, seconds
 
-    def _plans(self, problem: Problem, *, ring: bool = False, noted: bool = True) -> _Plans | None:
-        """The candidate's launch plan for ``problem``, as data; None for a callable. ``noted``: for an execution."""
+    def _plans(self, packing: Packing, *, ring: bool = False, noted: bool = True) -> _Plans | None:
+        """The candidate's launch plan for a problem, as data; None for a callable. ``noted``: for an execution."""
         if self._plan_process is None:
             return None
         lse, config = bool(self.about["lse"]), self._algebraic if ring else self._config
-        order = {"do": "plan", "problem": problem.to_dict(), "config": config, "lse": lse, "arch": self._arch}
+        order = {"do": "plan", "problem": packing.problem.to_dict(), "config": config, "lse": lse, "arch": self._arch}
         order["sms"] = self.about["sms"]
         _, results = self._ask(self._candidate, order, {}, MOST_PLAN)
         try:
             data = results["plan"].tobytes() if "plan" in results else b""
-            plan = read_plan(data, problem_buffers(problem, lse=lse), self._options.include_dirs)
+            plan = read_plan(data, problem_buffers(packing.problem, lse=lse), self._options.include_dirs)
         except PlanError as error:
             raise _Failed(Status.BUILD_FAILED, str(error)) from None
         if self._options.on_plan is not None and noted:
-            self._options.on_plan(problem, plan, self._arch)
+            self._options.on_plan(packing.problem, plan, self._arch)
         plans = _Plans(plan, _as_bytes(plan), _as_bytes(plan.without("lse")) if lse else _as_bytes(plan))
         if self._options.gpu:
             # Builds come first, so that the short time limit on a GPU applies to the runs alone.
@@ -415,7 +417,7 @@ class CandidateProcesses:
 
     def _once(
         self,
-        problem: Problem,
+        packing: Packing,
         inputs: Arrays,
         plan: Array | None,
         poison: int,
@@ -425,10 +427,10 @@ class CandidateProcesses:
         watched: bool = True,
         strides: Strides = Strides.CONTIGUOUS,
     ) -> Answer:
-        room, inputs = room_for(inputs), pack(problem, inputs, loud=loud)
+        room, inputs = room_for(inputs), packing.pack(inputs, loud=loud)
         if plan is None or self._plan_process is None:
             process, order = self._candidate, {"do": "call", "reuse": reuse, "strides": strides}
-            order["problem"] = problem.to_dict()
+            order["problem"] = packing.problem.to_dict()
         else:
             process, inputs = self._plan_process, {"plan": plan, **inputs}
             order = {"do": "run", **self._build, "watched": watched, "alone": self.alone}
@@ -480,14 +482,6 @@ class CandidateProcesses:
             return CandidateDied(Status.INFRA_ERROR, f"{why}; judge it again, if the candidate did not cause it")
         timed_out = ending is not None and ending.how == "SIGXCPU"
         return CandidateDied(Status.TIMED_OUT if timed_out else Status.CRASHED, why)
-
-
-def _logical(problem: Problem, results: Arrays) -> dict[str, Array]:
-    """The logical outputs; an output that is not of its buffer's shape and dtype stays, and the rule rejects it."""
-    forms = output_buffers(problem)
-    right = {name for name, array in results.items() if (array.shape, array.dtype.name) == forms[name]}
-    unpacked = unpack(problem, {name: results[name] for name in right})
-    return {name: unpacked.get(name, array) for name, array in results.items()}
 
 
 class _Plans(NamedTuple):
