@@ -26,6 +26,7 @@ ALTERNATIVES += ["epilogue/cluster_merge.cuh", "tile/warp.cuh"]
 others include ``tile/warp.cuh``."""
 DEFINES = {"HEAD_DIM": "64", "CAUSAL": "0", "DTYPE_BF16": "0"}
 DEFINES |= {"WINDOW_LEFT": "-1", "WINDOW_RIGHT": "-1", "SOFTCAP": "0", "KV_LENGTHS": "0", "Q_LENGTHS": "0"}
+DEFINES |= {"VARLEN": "1", "LENGTHS": "0"}
 DEFINES |= {"BOTTOM_RIGHT": "0", "ALIBI_SLOPES": "0", "ATTN_MASK": "2", "BLOCK": "128", "STREAM": "32"}
 DEFINES |= {"ATTN_MASK_PER_BATCH": "1", "ATTN_MASK_PER_HEAD": "1", "DO_STAGES": "1", "DETERMINISTIC": "1"}
 

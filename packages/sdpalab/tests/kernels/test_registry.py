@@ -41,6 +41,7 @@ def test_the_former_name_of_features_still_works() -> None:
     assert "does not take sinks" in str(written.why_not(Problem(1, 1, 8, 32, sinks=True)))
 
 
+SEQUENCES = ("flash_varlen", "flash_decode")
 GRADIENTS = ("flash_backward_two_pass", "flash_backward")
 ORDER = (
     *("scalar", "cublas", "wmma", "cp_async", "warp_specialized", "flash"),
@@ -53,9 +54,11 @@ def test_the_ladder_is_in_order() -> None:
     assert names == [name for name in ORDER if name in registry.KERNELS]
     assert set(names) <= set(ORDER)
     assert len(registry.KERNELS) == len(names)
+    assert tuple(registry.SEQUENCE_KERNELS) == SEQUENCES
     assert tuple(registry.GRADIENT_KERNELS) == GRADIENTS
-    assert list(registry.SHIPPED) == [*names, *GRADIENTS]
-    for name, kernel in {**registry.CUDA_KERNELS, **registry.GRADIENT_KERNELS}.items():
+    assert list(registry.SHIPPED) == [*names, *SEQUENCES, *GRADIENTS]
+    others = {**registry.SEQUENCE_KERNELS, **registry.GRADIENT_KERNELS}
+    for name, kernel in {**registry.CUDA_KERNELS, **others}.items():
         assert kernel.task == ("backward" if name in GRADIENTS else "forward")
         assert kernel.name == name
         assert kernel.idea

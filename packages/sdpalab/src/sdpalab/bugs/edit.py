@@ -13,7 +13,7 @@ from typing import Any
 from sdpalab.kernels.kernel import Config, CudaKernel, Knob, PlanFunction
 from sdpalab.kernels.plan import INCLUDE_DIR, Launch, LaunchPlan, Module
 from sdpalab.kernels.quantisation import SOURCE, SOURCE_NAME
-from sdpalab.kernels.registry import CUDA_KERNELS, GRADIENT_KERNELS
+from sdpalab.kernels.registry import CUDA_KERNELS, GRADIENT_KERNELS, SEQUENCE_KERNELS
 from sdpalab.problem import Problem
 from warpsan.planting import replace_once
 
@@ -103,7 +103,7 @@ def _flattened(name: str, of: str) -> str:
 def _kernel(name: str) -> CudaKernel:
     """A kernel of the registry, or that of the template."""
     if name != TEMPLATE:
-        return GRADIENT_KERNELS[name] if name in GRADIENT_KERNELS else CUDA_KERNELS[name]
+        return {**CUDA_KERNELS, **SEQUENCE_KERNELS, **GRADIENT_KERNELS}[name]
     names = {"name": name, "NAME": name.upper()}
     source, launch = (
         Template((_TEMPLATE_FILES / f"kernel.{suffix}.tmpl").read_text()).substitute(names) for suffix in ("cu", "py")

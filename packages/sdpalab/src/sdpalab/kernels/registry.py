@@ -20,11 +20,22 @@ from sdpalab.kernels.hopper import HOPPER
 from sdpalab.kernels.hopper_fp8 import HOPPER_FP8
 from sdpalab.kernels.kernel import CudaKernel, Kernel
 from sdpalab.kernels.scalar import SCALAR
+from sdpalab.kernels.sequences import FLASH_DECODE, FLASH_VARLEN
 from sdpalab.kernels.userfile import is_user_file, load_user_kernel
 from sdpalab.kernels.warp_specialized import WARP_SPECIALIZED
 from sdpalab.kernels.wmma import WMMA
 
-__all__ = ["CUDA_KERNELS", "GRADIENT_KERNELS", "KERNELS", "SHIPPED", "get", "is_shipped", "load_kernel", "needs"]
+__all__ = [
+    "CUDA_KERNELS",
+    "GRADIENT_KERNELS",
+    "KERNELS",
+    "SEQUENCE_KERNELS",
+    "SHIPPED",
+    "get",
+    "is_shipped",
+    "load_kernel",
+    "needs",
+]
 
 CUDA_KERNELS: Mapping[str, CudaKernel] = MappingProxyType(
     {
@@ -39,6 +50,12 @@ GRADIENT_KERNELS: Mapping[str, CudaKernel] = MappingProxyType(
 )
 """The kernels of the backward pass, in CUDA C++, from the simplest up: name to kernel. They take other problems than
 the ladder's, so the campaigns over the ladder leave them out."""
+
+SEQUENCE_KERNELS: Mapping[str, CudaKernel] = MappingProxyType(
+    {kernel.name: kernel for kernel in (FLASH_VARLEN, FLASH_DECODE)}
+)
+"""The kernels for packed sequences and for pages of a cache, in CUDA C++: name to kernel. They take other problems than
+the ladder's, too."""
 
 _TRITON_KERNELS = {"triton_flash": "TRITON_FLASH"}
 """Kernels in Triton, an optional extra that is slow to import: kernel name to module and name in the module."""
@@ -71,7 +88,8 @@ class _Ladder(Mapping[str, Kernel]):
 KERNELS: Mapping[str, Kernel] = _Ladder()
 """The ladder from the baseline up, followed by the kernels in Triton: name to kernel."""
 
-SHIPPED = (*KERNELS, *GRADIENT_KERNELS)
+_OTHERS = {**SEQUENCE_KERNELS, **GRADIENT_KERNELS}
+SHIPPED = (*KERNELS, *_OTHERS)
 """Names of all shipped kernels."""
 
 
@@ -84,7 +102,7 @@ def get(name: str) -> Kernel:
         If there is none (the message has the nearest name and the list), or a required package is not installed.
     """
     if name in SHIPPED:
-        return GRADIENT_KERNELS[name] if name in GRADIENT_KERNELS else KERNELS[name]
+        return _OTHERS[name] if name in _OTHERS else KERNELS[name]
     if name.endswith((".cu", ".cuh")):
         raise UserError(
             f"{name} is source without a launch: a CudaKernel in a Python file names the source, entry, grid, block "

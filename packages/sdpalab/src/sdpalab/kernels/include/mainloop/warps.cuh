@@ -9,10 +9,11 @@
 // The policies, as in mainloop/warpgroups.cuh:
 //   Products   WarpProducts16 (tile/warp_products.cuh) or WarpProductsE4m3 (tile/warp_fp8.cuh)
 //   Epilogue   OwnRows (epilogue/own_rows.cuh), or SharedRows (epilogue/merge.cuh) if blocks share tiles of queries
-//   Scheduler  OneTile or StreamK (schedule/stream_k.cuh): segments of a block, each a tile of queries with some tiles
-//              of keys
+//   Scheduler  OneTile or StreamK (schedule/stream_k.cuh), or SequenceTile (schedule/sequence.cuh): segments of a
+//              block, each a tile of queries with some tiles of keys
 //   Mask       CausalMask (softmax/mask.cuh) or WindowMask (softmax/window.cuh)
-//   Source     DenseRows (mainloop/dense_rows.cuh) or Fp8Blocks (mainloop/fp8_blocks.cuh): where tiles come from
+//   Source     DenseRows (mainloop/dense_rows.cuh), Fp8Blocks (mainloop/fp8_blocks.cuh), or SequenceRows
+//              (mainloop/sequence_rows.cuh) for packed sequences and pages: where tiles come from
 #pragma once
 
 #include "epilogue/store.cuh"
@@ -82,6 +83,10 @@ public:
                 __syncthreads();
                 load(STAGES - 1, stage_before(stage));
                 products.start_tile(left > 1);
+                if (!Source::CONTIGUOUS && source.rows_left(segment, warp * ROWS) <= 0) {
+                    stage = stage_after(stage);
+                    return;  // a warp without rows only copies
+                }
                 attend(products, all_visible, source, segment.q_tile, segment.end - left, k_smem + stage,
                        v_smem + stage, score_scale.log2, first);
                 stage = stage_after(stage);
@@ -149,13 +154,31 @@ public:
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block) {
             const int block_row = warp_row + 16 * block;
-            const unsigned row_of_all = source.first_row_of_all(segment) + block_row;
             const int rows_left = source.rows_left(segment, block_row);
+            const int lane = thread % 32;
+            const unsigned block_smem = smem + block_row * COLS * 2;
             unsigned o_pairs[COLS / 8][2];
-            normalise_rows(o_pairs, products.o_frag[block], products.softmax.rows[block], lse, row_of_all, rows_left,
-                           scale_log2, Products::WEIGHT_UNIT, thread % 32);
-            store_warp_tile<COLS>(o + static_cast<unsigned long long>(row_of_all) * COLS, rows_left, o_pairs,
-                                  smem + block_row * COLS * 2, thread % 32);
+            const auto lse_offset = [&](int row) {
+                if constexpr (Source::CONTIGUOUS) {
+                    return static_cast<unsigned long long>(source.first_row_of_all(segment) + block_row) + row;
+                } else {
+                    return source.lse_offset(segment, block_row + row);
+                }
+            };
+            normalise_rows(o_pairs, products.o_frag[block], products.softmax.rows[block], lse, lse_offset, rows_left,
+                           scale_log2, Products::WEIGHT_UNIT, lane);
+            if constexpr (Source::CONTIGUOUS) {
+                const unsigned long long row_of_all = source.first_row_of_all(segment) + block_row;
+                store_warp_tile<COLS>(o + row_of_all * COLS, rows_left, o_pairs, block_smem, lane);
+            } else {
+                constexpr int CHUNKS = PANEL<COLS> / CHUNK_ELEMENTS;
+                const auto destination = [&](int row, int panel) {
+                    const int own = block_row + row + lane / CHUNKS;
+                    Element* first = o + source.template row_offset<COLS>(segment, own) + panel * PANEL<COLS>;
+                    return reinterpret_cast<uint4*>(first) + lane % CHUNKS;
+                };
+                store_scattered_rows<COLS>(destination, rows_left, o_pairs, block_smem, lane);
+            }
         }
     }
 

@@ -27,12 +27,14 @@ struct TileCopy {
     int global_chunk;   // relative to the tile's first
     int global_offset;  // the same in elements
     unsigned smem_offset;
+    int column;  // the chunk's first, in its panel
 
     __device__ __forceinline__ explicit TileCopy(int thread)
         : row(thread / CHUNKS),
           global_chunk((PANELS == 1 ? thread : thread / CHUNKS * ROW_CHUNKS + thread % CHUNKS) + CHUNKS_BEFORE),
           global_offset(global_chunk * CHUNK_ELEMENTS),
-          smem_offset(swizzled_offset<PANEL<COLS>>(thread / CHUNKS, thread % CHUNKS)) {}
+          smem_offset(swizzled_offset<PANEL<COLS>>(thread / CHUNKS, thread % CHUNKS)),
+          column(thread % CHUNKS * CHUNK_ELEMENTS) {}
 
     // global_offset in bytes from the beginning of a tensor, for a tile that begins at tensor_row. 32 bits number the
     // tensor's chunks.
@@ -53,6 +55,33 @@ struct TileCopy {
         ptx::cp_async_cg_16_at<DST_OFFSET, SRC_OFFSET>(pass_smem, src, pass_row < rows_left ? CHUNK_BYTES : 0);
         if constexpr (PASS + 1 < PANELS * PASSES) {
             start<PASS + 1>(dst_smem, src, rows_left);
+        }
+    }
+
+    // The same for rows anywhere in memory. address(row): first element of a row of the tile, called for rows of the
+    // tensor alone. tile_smem: the tile's base.
+    template <int PASS = 0, class Address>
+    __device__ __forceinline__ void start_rows(unsigned tile_smem, int rows_left, const Address& address) const {
+        constexpr int pass_row = PASS * ROW_STEP;
+        const bool valid = pass_row < rows_left;
+        const Element* src = nullptr;
+        if (valid) {
+            src = address(row + pass_row) + column;
+        }
+        const unsigned pass_smem = (tile_smem + smem_offset) ^ (swizzle_phase<PANEL<COLS>>(pass_row) * CHUNK_BYTES);
+        start_panels<pass_row>(pass_smem, src, valid);
+        if constexpr (PASS + 1 < PASSES) {
+            start_rows<PASS + 1>(tile_smem, rows_left, address);
+        }
+    }
+
+private:
+    template <int PASS_ROW, int INDEX = 0>
+    static __device__ __forceinline__ void start_panels(unsigned pass_smem, const Element* src, bool valid) {
+        constexpr int DST_OFFSET = (INDEX * ROWS + PASS_ROW) * CHUNKS * CHUNK_BYTES;
+        ptx::cp_async_cg_16_at<DST_OFFSET, INDEX * CHUNKS * CHUNK_BYTES>(pass_smem, src, valid ? CHUNK_BYTES : 0);
+        if constexpr (INDEX + 1 < PANELS) {
+            start_panels<PASS_ROW, INDEX + 1>(pass_smem, src, valid);
         }
     }
 };

@@ -1,0 +1,142 @@
+// Sequences of a batch whose rows are packed, or whose keys are in pages, and the tiles of their queries.
+//
+// Layouts (sdpalab/layout.py): with VARLEN, sequence b of Q has the rows cu_seqlens_q[b] to cu_seqlens_q[b + 1],
+// otherwise seq_q rows each. Keys begin at row cu_seqlens_k[b], or are in pages. Their number is kv_lengths[b] with
+// LENGTHS, otherwise the distance of two ends.
+#pragma once
+
+#include "softmax/mask.cuh"
+
+#if !defined(VARLEN) || !defined(LENGTHS) || !defined(BOTTOM_RIGHT)
+#error "define VARLEN, LENGTHS and BOTTOM_RIGHT as 0 or 1"
+#endif
+
+struct Sequence {
+    long long q_row;   // the first
+    long long kv_row;  // the first; 0 for keys in pages
+    int q_rows;
+    int kv_rows;
+
+    // Number of the key on the diagonal of query 0.
+    __device__ __forceinline__ int ahead() const { return BOTTOM_RIGHT ? kv_rows - q_rows : 0; }
+};
+
+struct Sequences {
+    const int* __restrict__ cu_seqlens_q;  // [count + 1], or null
+    const int* __restrict__ cu_seqlens_k;  // [count + 1], or null
+    const int* __restrict__ kv_lengths;    // [count], or null
+    int count;
+    int seq_q;
+
+    __device__ __forceinline__ Sequence at(int number) const {
+        Sequence found{static_cast<long long>(number) * seq_q, 0, seq_q, 0};
+        if (VARLEN) {
+            found.q_row = cu_seqlens_q[number];
+            found.q_rows = cu_seqlens_q[number + 1] - cu_seqlens_q[number];
+        }
+        if (cu_seqlens_k != nullptr) {
+            found.kv_row = cu_seqlens_k[number];
+            found.kv_rows = cu_seqlens_k[number + 1] - cu_seqlens_k[number];
+        }
+        if (LENGTHS) {
+            found.kv_rows = kv_lengths[number];
+        }
+        return found;
+    }
+
+    // Number of the first tile of a sequence, in tiles of ROWS rows with HEADS rows a query. With VARLEN it is an upper
+    // bound of the tiles before it that needs no sum over the sequences: floor((a + b) / ROWS) + 1 is at least
+    // floor(a / ROWS) + ceil(b / ROWS). Some tiles then have no rows.
+    template <int ROWS, int HEADS>
+    __device__ __forceinline__ int first_tile(int number) const {
+        return VARLEN ? static_cast<int>(static_cast<long long>(cu_seqlens_q[number]) * HEADS / ROWS) + number
+                      : number * ceil_div(seq_q * HEADS, ROWS);
+    }
+
+    // Number of the sequence that a tile belongs to.
+    template <int ROWS, int HEADS>
+    __device__ __forceinline__ int sequence_of(int tile) const {
+        if (!VARLEN) {
+            return tile / ceil_div(seq_q * HEADS, ROWS);
+        }
+        int first = 0;
+        int end = count;
+        while (end - first > 1) {
+            const int middle = (first + end) / 2;
+            if (first_tile<ROWS, HEADS>(middle) <= tile) {
+                first = middle;
+            } else {
+                end = middle;
+            }
+        }
+        return first;
+    }
+};
+
+// Policy Scheduler of mainloop/warps.cuh: a tile of a sequence's queries, and one part of the keys that they see. The
+// parts of a tile are consecutive blocks: grid = (tiles of all sequences x heads of K/V or parts of their groups x
+// `splits` parts).
+//
+// split_tiles: tiles of keys of every part but the last, independent of the batch; 0: equal parts. A tile has at least
+// one part: if its rows see no key, that part has the first tile, fully masked.
+template <int ROWS, int KEYS, int HEADS, class Mask>
+class SequenceTile {
+public:
+    struct Segment {
+        unsigned q_tile_of_all;
+        int q_tile;  // in the sequence
+        int first;
+        int end;
+        int split;
+        int splits;
+
+        __device__ __forceinline__ bool whole() const { return splits == 1; }
+        __device__ __forceinline__ bool begins() const { return split == 0; }
+    };
+
+    struct Sharers {
+        int first;
+        int count;
+    };
+
+    int head;    // of K/V, or a part of its group
+    int number;  // of the sequence
+    Sequence sequence;
+
+    __device__ __forceinline__ SequenceTile(const Sequences& sequences, int tiles, int splits, int split_tiles) {
+        const int block = ptx::ctaid_x();
+        found.split = block % splits;
+        found.q_tile_of_all = block / splits;
+        head = found.q_tile_of_all / tiles;
+        const int place = found.q_tile_of_all % tiles;
+        const int tile = CAUSAL ? tiles - 1 - place : place;  // later tiles have more keys, and run first
+        number = sequences.template sequence_of<ROWS, HEADS>(tile);
+        sequence = sequences.at(number);
+        found.q_tile = tile - sequences.template first_tile<ROWS, HEADS>(number);
+        const int first_query = found.q_tile * ROWS / HEADS;
+        const int last_query = min(((found.q_tile + 1) * ROWS - 1) / HEADS, sequence.q_rows - 1);
+        const KeyTiles seen =
+            Mask::template tiles<KEYS>(first_query + sequence.ahead(), last_query + sequence.ahead(), sequence.kv_rows);
+        const int all_tiles = seen.end - seen.first;
+        const int part = split_tiles > 0 ? split_tiles : ceil_div(all_tiles, splits);
+        found.splits = ceil_div(all_tiles, part);
+        found.first = seen.first + found.split * part;
+        found.end = min(found.first + part, seen.end);
+    }
+
+    // False for a block without rows or keys: it has nothing to do.
+    __device__ __forceinline__ bool has_work() const {
+        return found.q_tile * ROWS < sequence.q_rows * HEADS && found.split < found.splits;
+    }
+
+    __device__ __forceinline__ Segment segment() const { return found; }
+    __device__ __forceinline__ void recompute() {}
+    __device__ __forceinline__ bool next(const Segment&) const { return false; }
+
+    __device__ __forceinline__ Sharers sharers(const Segment& segment) const {
+        return Sharers{ptx::ctaid_x() - segment.split, segment.splits};
+    }
+
+private:
+    Segment found;
+};

@@ -1,0 +1,133 @@
+"""``flash_varlen`` and ``flash_decode``: judged with padding of NaN and shuffled pages; bits that no batch changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from checking import assert_gate
+
+from sdpalab.bugs import SourceEdit
+from sdpalab.inputs import Inputs, make_inputs
+from sdpalab.inputs.packing import pack, unpack
+from sdpalab.judge.rule.evaluate import judge_output
+from sdpalab.judge.verdict import Status
+from sdpalab.kernels.kernel import Config, CudaKernel
+from sdpalab.kernels.sequences import FLASH_DECODE, FLASH_VARLEN
+from sdpalab.problem import Problem
+from sdpalab.run import RunResult, SimulatedExecutor
+from warpsan import CHECKS
+
+PACKED = Problem(
+    3, 4, 100, 64, kv_heads=2, seq_kv=150, q_lengths=(100, 0, 37), kv_lengths=(150, 20, 0), layout="varlen"
+)
+LAST = PACKED.with_(head_dim=128, q_lengths=(100, 5, 37), kv_lengths=(150, 20, 70), causal=True, bottom_right=True)
+GAPS = PACKED.with_(kv_heads=1, layout="varlen:gaps", window_size=(40, 7), dtype="bfloat16")
+CACHE = Problem(3, 8, 1, 64, kv_heads=2, seq_kv=700, kv_lengths=(700, 0, 333), layout="paged:64")
+STEPS = Problem(3, 8, 5, 64, kv_heads=2, seq_kv=300, q_lengths=(5, 0, 1), kv_lengths=(300, 20, 64), layout="paged:64")
+STEPS = STEPS.with_(causal=True, bottom_right=True, layout="varlen,paged:64")
+FIXED = {"SPLIT_KEYS": 256}
+
+
+def ran(kernel: CudaKernel, problem: Problem, config: Config, inputs: Inputs, *, loud: bool = False) -> RunResult:
+    """Run with every check of the simulator on the buffers of the problem's layout."""
+    plan = kernel.launch_plan(problem, config, lse=True)
+    return SimulatedExecutor("sm_89", checks=CHECKS).run(plan, pack(problem, inputs.arrays, loud=loud))
+
+
+def status(kernel: CudaKernel, problem: Problem, config: Config, kind: str = "normal", *, loud: bool = False) -> Status:
+    """The judge's status of the outputs, the log-sum-exp included; HAZARD for a hazard."""
+    inputs = make_inputs(problem, kind)
+    result = ran(kernel, problem, config, inputs, loud=loud)
+    if result.hazards:
+        return Status.HAZARD
+    outputs = unpack(problem, result.outputs)
+    return judge_output(problem, inputs, outputs["o"], kernel.numerics_of(config), outputs["lse"]).status
+
+
+@pytest.mark.parametrize("loud", [False, True])
+@pytest.mark.parametrize(
+    ("problem", "changes"),
+    [
+        (PACKED, {}),
+        (LAST, {}),
+        (GAPS, {"PACK_GQA": 0}),
+        (PACKED.with_(head_dim=96, causal=True), {"BLOCK_M": 128, "ROWS_PER_WARP": 32}),
+        (PACKED.with_(head_dim=192, head_dim_v=128), {}),
+    ],
+    ids=["default", "bottom right", "gaps", "32 rows", "MLA"],
+)
+def test_packed_sequences(problem: Problem, changes: dict[str, int], loud: bool) -> None:
+    config = FLASH_VARLEN.default_config.but(**changes)
+    assert status(FLASH_VARLEN, problem, config, loud=loud) is Status.PASSED
+
+
+@pytest.mark.parametrize("loud", [False, True])
+@pytest.mark.parametrize(
+    ("problem", "changes"),
+    [
+        *((CACHE.with_(layout=f"paged:{size}"), {}) for size in (1, 16, 128, 256)),
+        (CACHE.with_(head_dim=128, softcap=20.0), FIXED),
+        (CACHE.with_(seq_q=3, kv_heads=1, window_size=(100, 0), bottom_right=True), {"BLOCK_M": 16}),
+        (STEPS, {"NUM_SPLITS": 4}),
+    ],
+    ids=["1", "16", "128", "256", "fixed", "window", "several queries"],
+)
+def test_pages_of_a_cache(problem: Problem, changes: dict[str, int], loud: bool) -> None:
+    config = FLASH_DECODE.default_config.but(**changes)
+    assert status(FLASH_DECODE, problem, config, "forbidden", loud=loud) is Status.PASSED
+
+
+def test_parts_of_a_fixed_size_give_a_sequence_the_same_bits_in_every_batch() -> None:
+    config = FLASH_DECODE.default_config.but(**FIXED)
+    inputs = make_inputs(CACHE)
+    outputs = unpack(CACHE, ran(FLASH_DECODE, CACHE, config, inputs).outputs)
+    alone = CACHE.with_(batch=1, seq_kv=333, kv_lengths=(333,))
+    given = replace(make_inputs(alone), q=inputs.q[2:], k=inputs.k[2:, :, :333], v=inputs.v[2:, :, :333])
+    single = unpack(alone, ran(FLASH_DECODE, alone, config, given).outputs)
+    for name in ("o", "lse"):
+        assert np.array_equal(single[name][0], outputs[name][2])
+
+
+BUGS = {
+    "the page before": (CACHE, ("source.pages[first / PAGE] : 0", "source.pages[max(first / PAGE - 1, 0)] : 0")),
+    "a length too long by one": (CACHE, ("= kv_lengths[number];", "= kv_lengths[number] + 1;")),
+    "the length of another sequence": (CACHE, ("= kv_lengths[number];", "= kv_lengths[0];")),
+    "the last part is lost": (CACHE, ("found.splits = ceil_div(all_tiles, part)", "found.splits = all_tiles / part")),
+    "parts overlap": (CACHE, ("seen.first + found.split * part;", "seen.first + found.split * (part - 1);")),
+    "heads of another group": (CACHE, ("head / (q_heads / kv_heads)", "head % kv_heads")),
+    "rows of the sequence before": (LAST, ("found.q_row = cu_seqlens_q[number];", "found.q_row = cu_seqlens_q[0];")),
+    "keys of the sequence before": (LAST, ("found.kv_row = cu_seqlens_k[number];", "found.kv_row = cu_seqlens_k[0];")),
+    "the search ends a sequence early": (LAST, ("(middle) <= tile", "(middle) < tile")),
+    "top left": (LAST, ("? kv_rows - q_rows : 0", "? 0 : 0")),
+    "rows of the next sequence are written": (LAST, ("q_rows * HEADS - segment", "q_rows * HEADS + 1 - segment")),
+}
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found(name: str) -> None:
+    problem, edit = BUGS[name]
+    kernel = FLASH_DECODE if problem.paged else FLASH_VARLEN
+    config = kernel.default_config.but(**({"NUM_SPLITS": 3} if problem.paged else {}))
+    mutant = SourceEdit(kernel.name, (edit,)).apply()
+    assert {status(mutant, problem, config), status(mutant, problem, config, loud=True)} != {Status.PASSED}
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+@pytest.mark.parametrize("head_dim", [64, 128, 192])
+@pytest.mark.parametrize("kernel", [FLASH_VARLEN, FLASH_DECODE], ids=lambda kernel: kernel.name)
+def test_no_architecture_spills(kernel: CudaKernel, head_dim: int, arch: str) -> None:
+    problem = (CACHE if kernel is FLASH_DECODE else LAST).with_(head_dim=head_dim)
+    for config in map(Config, kernel.configs):
+        if kernel.why_not(problem, config) is None:
+            assert_gate(kernel, problem, config, arch=arch)
+
+
+def test_other_layouts_are_refused() -> None:
+    assert "takes packed sequences, not layout dense" in str(FLASH_VARLEN.why_not(Problem(1, 1, 64, 64)))
+    assert "does not take paged" in str(FLASH_VARLEN.why_not(CACHE))
+    assert "takes pages of a cache, not layout varlen" in str(FLASH_DECODE.why_not(PACKED))
+    config = FLASH_DECODE.default_config.but(SPLIT_KEYS=100)
+    assert "SPLIT_KEYS=100 must be a multiple of the 64 keys" in str(FLASH_DECODE.why_not(CACHE, config))
