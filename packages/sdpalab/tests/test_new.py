@@ -47,6 +47,23 @@ def test_a_new_backward_kernel_passes(kind: str, tmp_path: Path, capsys: pytest.
     assert main(["sanitize", words[0], "--task", "backward", "--shape", "1,2,40,32"]) == 0
 
 
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(("kind", "layout"), [("cuda", "varlen"), ("cuda", "paged"), ("triton", "paged")])
+def test_a_new_kernel_of_a_layout_passes(
+    kind: str, layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if kind == "triton":
+        pytest.importorskip("triton")
+    assert main(["new", kind, "mine", "--layout", layout, "--dir", str(tmp_path)]) == 0
+    assert all(len(path.read_text().splitlines()) <= MOST_LINES for path in tmp_path.iterdir())
+    name = {"varlen": "varlen", "paged": "paged:16"}[layout]
+    assert f"--layout {name}" in capsys.readouterr().out
+    words = [str(tmp_path / "mine.py"), "--shape", "2,2,20,32", "--causal", "--bottom-right", "--seq-kv", "33"]
+    assert main(["judge", *words, "--layout", name, "--only", "seed"]) == 0, capsys.readouterr().out
+    assert main(["judge", *words]) == 2
+    assert f"add --layout {name}" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_its_test_passes_and_its_whole_judgement(cli: Runner, kind: str, tmp_path: Path) -> None:
@@ -77,7 +94,9 @@ def test_nothing_is_overwritten_and_nothing_is_hidden(tmp_path: Path, capsys: py
         (("torch", "Mine"), "lower-case"),
         (("torch", "lambda"), "lower-case"),
         (("torch", "numpy"), "there is a Python module numpy"),
-        (("torch", "own_kernel", "--task", "backward"), "cuda and triton have one"),
+        (("torch", "own_kernel", "--task", "backward"), "no template of torch for --task backward: there are cuda, "),
+        (("torch", "own_kernel", "--layout", "paged"), "no template of torch for --layout paged: there are cuda, "),
+        (("cuda", "own_kernel", "--layout", "pages"), "--layout is dense, varlen or paged, not 'pages'"),
         (("cuda", "own_kernel", "--task", "sideways"), "forward or backward"),
     ):
         assert main(["new", *words, "--dir", str(tmp_path)]) == 2

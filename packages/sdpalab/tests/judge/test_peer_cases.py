@@ -28,7 +28,7 @@ def test_every_length_and_every_value_occurs(name: str, task: str) -> None:
         few = len(problems) < len(test.dims)
         assert few or {each.head_dim for each in problems} >= set(test.dims)
         for field in {*test.turns} - {"strides", "scale", "window_size"}:
-            assert len(test.turns[field]) == len({getattr(each, field) for each in problems}), (test.name, field)
+            assert {getattr(each, field) for each in problems} >= set(test.turns[field]), (test.name, field)
         if "window_size" in test.turns:
             assert {bool(each.window_size) for each in problems} == {True, False}
 

@@ -145,6 +145,7 @@ def judge(
     else:
         dtype, task = described.dtype or "float16", described.task or "forward"
         asked: dict[str, Any] = {"dtype": dtype, "causal": described.causal, "task": task, "claims": claims}
+        asked |= {"layout": described.layout} if described.layout else {}
         specs = cases_for(level, problems or None, seed=seed, signature=form, **asked)
     specs = cases_named(specs, only) if only else specs
     if executor is not None and bundle is not None:

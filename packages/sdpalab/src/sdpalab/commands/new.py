@@ -21,6 +21,7 @@ __all__ = ["KINDS", "new"]
 
 _TEMPLATES = Path(__file__).with_name("templates")
 KINDS = ("cuda", "triton", "torch")
+_LAYOUTS = ("dense", "varlen", "paged")
 
 
 def new(
@@ -31,12 +32,15 @@ def new(
     task: Annotated[
         str, typer.Option("--task", metavar="T", help="forward, or backward for cuda and triton.")
     ] = "forward",
+    layout: Annotated[
+        str, typer.Option("--layout", metavar="L", help="dense; varlen for cuda; or paged for cuda or triton.")
+    ] = "dense",
     folder: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder of the files.")] = Path("."),
     json: JsonOption = None,
 ) -> int:
     """Write a small attention kernel that passes, its launch, and its test, as a starting point."""
     console = console_and_subject(json, name)
-    texts = _texts(kind, name, task)
+    texts = _texts(kind, name, task, layout)
     taken = [str(folder / file) for file in texts if (folder / file).exists()]
     if taken:
         raise UserError(f"new overwrites nothing, and {' and '.join(taken)} exists: choose another NAME or --dir")
@@ -51,21 +55,27 @@ def new(
         conclude(console, f"wrote  {path}")
     launch, test = (str(folder / file) for file in (f"{name}.py", f"test_{name}.py"))
     further = "" if task == "forward" else f" --task {task}"
+    further += {"varlen": " --layout varlen", "paged": " --layout paged:16"}.get(layout, "")
     console.print(f"judge  sdpalab judge {launch} --shape 1,2,128,64{further}", soft_wrap=True)
     console.print(f"test   pytest {test}", soft_wrap=True)
     write_document(json, {"files": paths, "next": f"sdpalab judge {launch}{further}"}, status="PASSED")
     return 0
 
 
-def _texts(kind: str, name: str, task: str) -> dict[str, str]:
+def _texts(kind: str, name: str, task: str, layout: str) -> dict[str, str]:
     """File names and texts, in reading order; raises UserError for an impossible name or an unknown template."""
     if kind not in KINDS:
         raise UserError(f"new takes {', '.join(KINDS[:-1])} or {KINDS[-1]}, not {kind!r}")
     if task not in TASKS:
         raise UserError(f"--task is {' or '.join(TASKS)}, not {task!r}")
-    templates_of = _TEMPLATES / (kind if task == "forward" else f"{kind}_{task}")
+    if layout not in _LAYOUTS:
+        raise UserError(f"--layout is {', '.join(_LAYOUTS[:-1])} or {_LAYOUTS[-1]}, not {layout!r}")
+    special = [word for word in (task, layout) if word not in ("forward", "dense")]
+    templates_of = _TEMPLATES / "_".join((kind, *special))
     if not templates_of.is_dir():
-        raise UserError(f"there is no template of {kind} for --task {task}: cuda and triton have one")
+        asked = " ".join(f"--{'task' if word in TASKS else 'layout'} {word}" for word in special)
+        others = ", ".join(sorted(path.name.replace("_", " ") for path in _TEMPLATES.iterdir()))
+        raise UserError(f"there is no template of {kind} for {asked}: there are {others}")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise UserError(f"NAME is of lower-case letters, digits and _, such as my_attention, not {name!r}")
     if importlib.util.find_spec(name) is not None and not Path(f"{name}.py").exists():

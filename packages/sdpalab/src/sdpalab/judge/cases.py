@@ -10,7 +10,7 @@ from itertools import chain
 from sdpalab.errors import UserError
 from sdpalab.inputs import INPUT_KINDS
 from sdpalab.judge.claims import claim_cases
-from sdpalab.judge.signatures import Signature
+from sdpalab.judge.signatures import SIGNATURES, Signature
 from sdpalab.judge.small_cases import (
     SMALL_WINDOW,
     TILES,
@@ -25,6 +25,7 @@ from sdpalab.judge.small_cases import (
     stride_cases,
     window_edges,
 )
+from sdpalab.layout import Layout
 from sdpalab.problem import HALF_DTYPES, MISSION, TWELVE_CASES, Problem
 
 __all__ = [
@@ -57,12 +58,14 @@ def cases_for(
     task: str = "forward",
     claims: bool = True,
     signature: Signature | None = None,
+    layout: str = "dense",
 ) -> tuple[CaseSpec, ...]:
     """Cases of a level on ``problems``, or by default on the twelve cases in ``dtype``, ``causal`` and ``task``.
 
     For a function with a peer's ``signature`` the default problems are those of the signature, if it has any, and masks
-    have its alignment except in the given problems. With ``claims``, cases on the candidate's claims beyond the first
-    problem follow (:mod:`sdpalab.judge.claims`); without, only the requested problems are judged.
+    have its alignment except in the given problems; a ``layout`` has ragged default problems. With ``claims``, cases on
+    the candidate's claims beyond the first problem follow (:mod:`sdpalab.judge.claims`); without, only the requested
+    problems are judged.
 
     Raises
     ------
@@ -73,9 +76,15 @@ def cases_for(
         raise UserError(f"level must be {' or '.join(LEVELS)}, not {level!r}")
     asked: tuple[Problem, ...]
     specs: tuple[CaseSpec, ...]
-    if problems is None and signature is not None and signature.problems:
+    form = Layout.parse(layout)
+    defaults = signature.problems if signature else ()
+    if not form.dense and not defaults:
+        defaults = SIGNATURES["flash_attn_varlen_func" if form.packed else "flash_attn_with_kvcache"].problems[:1]
+    if problems is None and defaults:
         changes = {"dtype": dtype, "task": task} | ({"causal": True} if causal else {})
-        problems = [signature.in_form(each.with_(**changes)) for each in signature.problems]
+        changes |= {} if form.dense else {"layout": layout}
+        problems = [each.with_(**changes) for each in defaults]
+        problems = [signature.in_form(each) for each in problems] if signature else problems
     if problems is not None:
         asked = tuple(problems)
         specs = (quick_cases if level == "quick" else full_cases)(asked, seed=seed)

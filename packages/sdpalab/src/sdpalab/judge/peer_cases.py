@@ -123,13 +123,13 @@ CASE_SETS: Mapping[str, tuple[_Test, ...]] = {
     ),
     "torch": (
         _Test(
-            *("flash", "dense", [pair for n, pair in enumerate(product(_OF_TORCH, repeat=2)) if n % 3 == 0]),
+            *("flash", "dense", [pair for n, pair in enumerate(product(_OF_TORCH, _OF_TORCH)) if n % 3 == 0]),
             *((8, 16, 32, 64, 96, 128), (MHA, GQA)),
             turns={**_HALF, "scale": (None, "l1")},
         ),
         _Test(
             *("mem_efficient_mask", "dense"),
-            [pair for n, pair in enumerate(product(_WITH_MASK, repeat=2)) if n % 3 == 0],
+            [pair for n, pair in enumerate(product(_WITH_MASK, _WITH_MASK)) if n % 3 == 0],
             (8, 16, 32, 64, 72, 96, 128),
             causal=(False,),
             turns={"dtype": ("float16", "bfloat16", "float32"), "scale": (None, "l1"), "attn_mask": ("float:1,1",)},
