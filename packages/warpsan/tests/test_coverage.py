@@ -85,6 +85,32 @@ def test_values_leave_a_branch_open(condition: str) -> None:
     assert "memory" in regions(entry)[0][1]
 
 
+@pytest.mark.parametrize("negated", [False, True])
+def test_code_behind_a_jump_is_reached_if_the_jump_is_taken(negated: bool) -> None:
+    ptx = f""".version 8.0
+.target sm_89
+.address_size 64
+.visible .entry far(.param .u64 y, .param .u32 n)
+{{
+    .reg .b64 %rd<2>; .reg .b32 %r<4>; .reg .pred %p<2>;
+    ld.param.u64 %rd1, [y];
+    ld.param.u32 %r1, [n];
+    setp.{"le" if negated else "gt"}.s32 %p1, %r1, 100;
+    @{"!" if negated else ""}%p1 bra BODY;
+    ret;
+BODY:
+    st.global.u32 [%rd1], %r1;
+    ret;
+}}
+"""
+    report = launch(ptx, "far", 1, 1, [np.zeros(1, np.uint32), 7])
+    entry = CodeOfEntry(ptx, "far", report.unexecuted)
+    (region,) = entry.regions(entry.executed_origins, lambda frames: frames[0])
+    assert region.places == ("PTX:13-14",)
+    reached = [entry.reaches(region.pcs, ((None, n), (1, 1, 1), (1, 1, 1))) for n in (100, 101)]
+    assert reached == [False, True]
+
+
 def test_a_select_is_a_decision_with_two_outcomes() -> None:
     ptx = """.version 8.0
 .target sm_89

@@ -461,12 +461,13 @@ def page() -> str:
     failing = [each for each in SUBMISSIONS if each.accepted and each.status != "PASSED"]
     judged = [each for each in SUBMISSIONS if each.status != "REFUSED"]
     passed = sum(each.status == "PASSED" for each in judged)
+    count = len(judged)
     return "\n".join(
         [
             "# What passes elsewhere and fails here",
             "",
-            f"The tests have {len(judged)} submissions of attention in four formats, and {passed} pass here. The formats'",
-            f"own checks accept {len(failing)} of the other {len(judged) - passed}, with their own inputs and tolerances:",
+            f"The tests have {count} submissions of attention in four formats; {passed} pass here. The formats' own",
+            f"checks accept {len(failing)} of the other {count - passed}, with their own inputs and tolerances:",
             "",
             "| submission | format | its own check, which accepts | status here |",
             "|---|---|---|---|",
