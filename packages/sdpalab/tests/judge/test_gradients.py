@@ -22,11 +22,13 @@ from sdpalab.errors import UserError
 from sdpalab.inputs import INPUT_KINDS, make_inputs, visible_keys
 from sdpalab.judge import judge
 from sdpalab.judge.cases import cases_for
+from sdpalab.judge.rule import yardstick
 from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.exact_gradients import exact_gradients
 from sdpalab.judge.rule.gradients import GRADIENTS, attention_gradients, intended_gradients
 from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.rule.rounding import rounded_to_type
+from sdpalab.judge.rule.yardstick import torch_gradients
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.small_cases import possible
 from sdpalab.judge.verdict import Status
@@ -150,6 +152,19 @@ def test_parts_of_dk_and_dv_are_rounded_after_that_many_rows(rows: int) -> None:
                 total = (total + p[part].T @ do[member][part]).astype(np.float16).astype(np.float32)
         # A tie may fall to either side; one rounding too few or too many changes a third of the elements.
         assert (found[0, head] == total.astype(np.float16)).mean() > 0.95
+
+
+def test_the_yardstick_in_blocks_of_rows_is_that_of_flash_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem(2, 4, 100, 32, kv_heads=2, seq_kv=70, causal=True, task="backward")
+    inputs = make_inputs(problem, "normal", 3)
+    assert inputs.do is not None
+    flash = torch_gradients(*inputs.qkv, inputs.do, **problem.scoring)
+    monkeypatch.setattr(yardstick, "MOST_FLOAT16", 0)
+    monkeypatch.setattr(yardstick, "BLOCK", 32 * 70)
+    blocks = torch_gradients(*inputs.qkv, inputs.do, **problem.scoring)
+    for name, each in flash.items():
+        difference = np.linalg.norm((blocks[name] - each).astype(np.float64))
+        assert 0 < difference < 1e-3 * np.linalg.norm(each.astype(np.float64)), name
 
 
 def test_zeros_are_exact_where_the_inputs_fix_them() -> None:

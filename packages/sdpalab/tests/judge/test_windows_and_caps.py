@@ -218,7 +218,7 @@ def test_a_callable_without_the_parameter_is_refused_in_a_sentence() -> None:
 def test_the_parameters_of_a_callable_are_those_with_a_name() -> None:
     always = ["scale", "causal"]
     assert CallableRunner(careless).describe()["features"] == always
-    beyond = {"do", "o", "lse", "q_lengths", "bottom_right", "head_dim_v", "varlen", "paged"}
+    beyond = {"do", "o", "lse", "varlen", "paged"}
     beyond |= {"cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"}
     assert set(CallableRunner(TiledAttention()).describe()["features"]) == {*PARAMETERS} - beyond
     assert CallableRunner(lambda q, k, v, *, scale, causal, softcap=0.0: q).describe()["features"] == [

@@ -16,7 +16,6 @@ as ``flash`` does in one tile. (Flex attention supports them, but needs a C++ co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +35,10 @@ if TYPE_CHECKING:
 __all__ = ["torch_gradients", "torch_output"]
 
 Array = npt.NDArray[Any]
+BLOCK = 1 << 22
+"""Scores of a block of rows, 16 MiB."""
+MOST_FLOAT16 = 1 << 24
+"""Most scores of a head of a float16 problem whose gradients are those of torch's flash attention."""
 
 
 def torch_output(q: Array, k: Array, v: Array, *, rows: Rows = None, **scoring: Unpack[Scoring]) -> Array:
@@ -64,28 +67,38 @@ def torch_gradients(q: Array, k: Array, v: Array, do: Array, **scoring: Unpack[S
     """dQ, dK and dV by torch's autograd, in the dtype of ``q``; arguments as
     :func:`sdpalab.judge.rule.gradients.attention_gradients`, all finite.
 
-    The backward pass of the CPU's flash attention where that supports the problem; otherwise of the products, tanh and
-    softmax in float32 of :func:`torch_output`.
+    The backward pass of the CPU's flash attention where that supports the problem, but not for a long float16 problem:
+    without float16 products on the CPU it is 15 times as slow as in bfloat16. Otherwise of the products, tanh and
+    softmax in float32 of :func:`torch_output`, for a block of rows at a time.
     """
     import torch
 
-    leaves = [to_torch(np.ascontiguousarray(array)).float().requires_grad_() for array in (q, k, v)]
-    gradient = to_torch(np.ascontiguousarray(do))
-    if not may_see_none(scoring) and not any(name in scoring for name in BEYOND_TORCH) and q.shape[3] == v.shape[3]:
-        group = q.shape[1] // k.shape[1]
+    gradient, group = to_torch(np.ascontiguousarray(do)), q.shape[1] // k.shape[1]
+    inputs = [to_torch(np.ascontiguousarray(array)).float() for array in (q, k, v)]
+    beyond = may_see_none(scoring) or any(name in scoring for name in BEYOND_TORCH) or q.shape[3] != v.shape[3]
+    if not beyond and not (gradient.dtype == torch.float16 and q.shape[2] * k.shape[2] > MOST_FLOAT16):
+        leaves = [each.requires_grad_() for each in inputs]
         query, *others = (leaf.to(gradient.dtype) for leaf in leaves)
         key, value = (each.repeat_interleave(group, dim=1) for each in others)
         with sdpa_backend(Backend.FLASH):
             out = torch.nn.functional.scaled_dot_product_attention(
                 query, key, value, is_causal=scoring["causal"], scale=scoring["scale"]
             )
-        gradients = torch.autograd.grad(out, leaves, gradient)
+        gradients = list(torch.autograd.grad(out, leaves, gradient))
     else:
-        gradients = tuple(torch.zeros_like(leaf) for leaf in leaves)
+        gradients = [torch.zeros_like(each) for each in inputs]
+        step = max(32, BLOCK // k.shape[2])
         for b, h in np.ndindex(*q.shape[:2]):
-            head = _head(leaves, np.arange(q.shape[2]), (b, h), scoring, gradient.dtype)
-            for total, part in zip(gradients, torch.autograd.grad(head, leaves, gradient[b, h]), strict=True):
-                total += part
+            places = (b, h), (b, h // group), (b, h // group)
+            key, value = (each[at].clone().requires_grad_() for each, at in zip(inputs[1:], places[1:], strict=True))
+            for start in range(0, q.shape[2], step):
+                rows = np.arange(start, min(start + step, q.shape[2]))
+                query = inputs[0][b, h, rows].requires_grad_()
+                head = _head(query, key, value, rows, (b, h), scoring, gradient.dtype)
+                dq, dk, dv = torch.autograd.grad(head, (query, key, value), gradient[b, h, rows])
+                gradients[0][b, h, rows] = dq
+                gradients[1][places[1]] += dk
+                gradients[2][places[2]] += dv
     return {name: from_torch(each.to(gradient.dtype)) for name, each in zip(("dq", "dk", "dv"), gradients, strict=True)}
 
 
@@ -93,36 +106,40 @@ def _composed(q: Array, k: Array, v: Array, rows: npt.NDArray[np.intp], scoring:
     """Attention on the query rows ``q`` [B, H, rows, D] in torch operations, head by head."""
     import torch
 
-    tensors = [to_torch(np.ascontiguousarray(array)) for array in (q, k, v)]
-    heads = [_head(tensors, rows, head, scoring, tensors[0].dtype) for head in np.ndindex(*q.shape[:2])]
+    query, key, value = (to_torch(np.ascontiguousarray(array)) for array in (q, k, v))
+    group = q.shape[1] // k.shape[1]
+    heads = [
+        _head(query[b, h], key[b, h // group], value[b, h // group], rows, (b, h), scoring, query.dtype)
+        for b, h in np.ndindex(*q.shape[:2])
+    ]
     return from_torch(torch.stack(heads).reshape(*q.shape[:3], v.shape[3]))
 
 
 def _head(
-    tensors: Sequence[torch.Tensor],
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
     rows: npt.NDArray[np.intp],
-    head: tuple[int, ...],
+    head: tuple[int, int],
     scoring: Scoring,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """Attention of one query head in float32, [rows, Dv], with P and the result rounded to ``dtype``; 0 in rows that
-    see neither a key nor a sink."""
+    """Attention of the query rows ``q`` [rows, D] of one head in float32, [rows, Dv], with P and the result rounded to
+    ``dtype``; 0 in rows that see neither a key nor a sink."""
     import torch
 
-    (b, h), (q, k, v) = head, tensors
-    of_group = b, h // (q.shape[1] // k.shape[1])
-    cap, keys = scoring.get("softcap", 0.0), k.shape[2]
-    scores = q[b, h].float() @ k[of_group].float().mT * scoring["scale"]
+    cap, keys = scoring.get("softcap", 0.0), k.shape[0]
+    scores = q.float() @ k.float().mT * scoring["scale"]
     if cap:
         scores = cap * torch.tanh(scores / cap)
-    bias = score_bias(rows, keys, head=(b, h), **scoring)
+    bias = score_bias(rows, keys, head=head, **scoring)
     if bias is not None:
         scores = scores + torch.from_numpy(bias).float()
-    visible = torch.from_numpy(visible_keys(rows, keys, head=(b, h), **scoring))
+    visible = torch.from_numpy(visible_keys(rows, keys, head=head, **scoring))
     if "sinks" in scoring:
-        logit = torch.tensor(float(scoring["sinks"][h])).expand(len(rows), 1)
+        logit = torch.tensor(float(scoring["sinks"][head[1]])).expand(len(rows), 1)
         weights = torch.softmax(torch.cat((scores.masked_fill(~visible, -torch.inf), logit), 1), -1)[:, :keys]
     else:  # a row without a key sees all of them here, and its weights become 0: a softmax of -inf is NaN
         empty = ~visible.any(dim=1, keepdim=True)
         weights = torch.softmax(scores.masked_fill(~visible & ~empty, -torch.inf), -1) * ~empty
-    return (weights.to(dtype).float() @ v[of_group].float()).to(dtype)
+    return (weights.to(dtype).float() @ v.float()).to(dtype)
