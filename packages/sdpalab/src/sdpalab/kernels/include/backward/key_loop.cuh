@@ -119,7 +119,7 @@ __device__ __forceinline__ void key_tile_gradients(const Tensors& tensors, float
     __syncthreads();
     const Place at;
     const unsigned own_smem = smem_base + at.warp * ROW_BLOCK_BYTES + row_block_offset<HEAD_DIM>(at.lane);
-    const OwnRows<false> own_k(own_smem);  // K stays in shared memory for dQ, and registers are few
+    const Own own_k(own_smem);
     const Own own_v(own_smem + OWN_BYTES);
     HeadScores scores{entry, tensors.scale, 0.0f, nullptr, tensors.seq_kv};
     Statistics<true> statistics;
