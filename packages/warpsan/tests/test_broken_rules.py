@@ -33,6 +33,17 @@ def test_a_wrong_use_of_an_mbarrier(body, kind, what, schedule):
     assert any(what in hazard.message for hazard in hazards)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r2], 0;",
+        "@%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1], 16, [%r2];",
+    ],
+)
+def test_a_kernel_that_makes_no_mbarrier(body):
+    assert kinds(body, [np.zeros(64, np.uint32)]) == ["mbarrier"]
+
+
 def test_more_arrivals_behind_copies_than_a_phase_expects():
     body = INIT + "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r2];\n" * 2
     out = np.zeros(64, np.uint32)

@@ -241,7 +241,7 @@ class State:
             "tensor_maps": self._keep(maps),
             "tensor_map_count": len(maps),
         }
-        if "mbarrier" in names:
+        if self._is_asynchronous():  # also a wait for an mbarrier that no instruction initialises
             mbarriers = np.zeros(MbarrierState.byte_size * layout.MOST_MBARRIERS * ctas, np.uint8)
             words["mbarriers"] = self._keep(mbarriers)
         if any(each.name.startswith(_QUEUED) for each in self.decoded.operations):
