@@ -10,11 +10,11 @@ from checking import assert_gate
 
 from sdpalab.bugs import SourceEdit
 from sdpalab.inputs import Inputs, make_inputs
-from sdpalab.inputs.packing import pack, unpack
 from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config, CudaKernel
 from sdpalab.kernels.sequences import FLASH_DECODE, FLASH_VARLEN
+from sdpalab.packing import Packing
 from sdpalab.problem import Problem
 from sdpalab.run import RunResult, SimulatedExecutor
 from warpsan import CHECKS
@@ -33,7 +33,7 @@ FIXED = {"SPLIT_KEYS": 256}
 def ran(kernel: CudaKernel, problem: Problem, config: Config, inputs: Inputs, *, loud: bool = False) -> RunResult:
     """Run with every check of the simulator on the buffers of the problem's layout."""
     plan = kernel.launch_plan(problem, config, lse=True)
-    return SimulatedExecutor("sm_89", checks=CHECKS).run(plan, pack(problem, inputs.arrays, loud=loud))
+    return SimulatedExecutor("sm_89", checks=CHECKS).run(plan, Packing(problem).pack(inputs.arrays, loud=loud))
 
 
 def status(kernel: CudaKernel, problem: Problem, config: Config, kind: str = "normal", *, loud: bool = False) -> Status:
@@ -42,7 +42,7 @@ def status(kernel: CudaKernel, problem: Problem, config: Config, kind: str = "no
     result = ran(kernel, problem, config, inputs, loud=loud)
     if result.hazards:
         return Status.HAZARD
-    outputs = unpack(problem, result.outputs)
+    outputs = Packing(problem).unpack(result.outputs)
     return judge_output(problem, inputs, outputs["o"], kernel.numerics_of(config), outputs["lse"]).status
 
 
@@ -82,10 +82,10 @@ def test_pages_of_a_cache(problem: Problem, changes: dict[str, int], loud: bool)
 def test_parts_of_a_fixed_size_give_a_sequence_the_same_bits_in_every_batch() -> None:
     config = FLASH_DECODE.default_config.but(**FIXED)
     inputs = make_inputs(CACHE)
-    outputs = unpack(CACHE, ran(FLASH_DECODE, CACHE, config, inputs).outputs)
+    outputs = Packing(CACHE).unpack(ran(FLASH_DECODE, CACHE, config, inputs).outputs)
     alone = CACHE.with_(batch=1, seq_kv=333, kv_lengths=(333,))
     given = replace(make_inputs(alone), q=inputs.q[2:], k=inputs.k[2:, :, :333], v=inputs.v[2:, :, :333])
-    single = unpack(alone, ran(FLASH_DECODE, alone, config, given).outputs)
+    single = Packing(alone).unpack(ran(FLASH_DECODE, alone, config, given).outputs)
     for name in ("o", "lse"):
         assert np.array_equal(single[name][0], outputs[name][2])
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from sdpalab.buffer_shapes import input_buffers
 from sdpalab.kernels.flash import MAX_SHARED_BYTES, smem_bytes, tile_n
 from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, Knob, StaticLimits
 from sdpalab.kernels.ladder import ladder_supports, reject_oversized, reject_unlisted, window_macros
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan
+from sdpalab.packing import Packing
 from sdpalab.problem import HALF_DTYPES, Problem
 
 __all__ = ["FLASH_DECODE", "FLASH_VARLEN"]
@@ -94,13 +94,13 @@ def _tiles(problem: Problem, config: Config) -> int:
     """Tiles of the queries of all sequences for one K/V head, from the shapes alone."""
     block_m, heads = config.int("BLOCK_M"), _heads_of_tile(problem, config)
     if problem.varlen:
-        return input_buffers(problem)["q"][0][0] * heads // block_m + problem.batch
+        return Packing(problem).inputs["q"][0][0] * heads // block_m + problem.batch
     return problem.batch * -(-problem.seq_q * heads // block_m)
 
 
 def _varlen_plan(problem: Problem, config: Config) -> LaunchPlan:
     tiles, heads = _tiles(problem, config), _heads_of_tile(problem, config)
-    total_q = input_buffers(problem)["q"][0][0]
+    total_q = Packing(problem).inputs["q"][0][0]
     lengths = "kv_lengths" if problem.layout_form.gaps else 0
     launch = Launch(
         grid=(tiles * (problem.heads // heads), 1, 1),
@@ -127,7 +127,7 @@ def _resolve(problem: Problem, config: Config, sms: int) -> Config:
 
 def _decode_plan(problem: Problem, config: Config) -> LaunchPlan:
     tiles, heads, splits = _tiles(problem, config), _heads_of_tile(problem, config), config.int("NUM_SPLITS")
-    shapes = input_buffers(problem)
+    shapes = Packing(problem).inputs
     total_q, max_pages = shapes["q"][0][0], shapes["block_table"][0][1]
     of_all, threads = tiles * (problem.heads // heads), _threads(config)
     split_tiles = config.int("SPLIT_KEYS") // tile_n(problem, config)
