@@ -5,16 +5,15 @@
 // computed transposed, so that P^T and dS^T are left operands in registers; dS^T alone goes through shared memory.
 //
 // Steps: delta = rowsum(dO O); the sums of dQ are zeroed by their buffer's fill; the main launch; a conversion. dQ is
-// read and written once a tile of keys, hence 128 keys. The sum's order varies from run to run; with DETERMINISTIC it is
+// read and written once a tile of keys, hence no fewer than 64. The sum's order varies from run to run; with DETERMINISTIC it is
 // fixed by semaphores (backward/sum_order.cuh): copies of dQ for each CTA would grow with the GPU, a second pass over S
 // and dP costs 2 products of 5, and the semaphores wait only at the start of a launch.
 //
-// Knobs: STREAM (queries a tile), DO_STAGES; 0 chooses by HEAD_DIM. BLOCK, the keys of a CTA, is 128.
+// Knobs: BLOCK (keys of a CTA, 16 a warp), STREAM (queries a tile), DO_STAGES, DETERMINISTIC; 0 chooses by HEAD_DIM.
 
 #include "backward/delta.cuh"
 #include "backward/key_loop.cuh"
 
-static_assert(BLOCK == 128, "8 warps share a tile of dQ");
 static_assert(DETERMINISTIC == 0 || DETERMINISTIC == 1, "DETERMINISTIC is 0 or 1");
 
 __global__ void __launch_bounds__(DELTA_THREADS)

@@ -19,10 +19,14 @@ from sdpalab.problem import Problem
 
 __all__ = ["FLASH_BACKWARD", "smem_bytes"]
 
-BLOCK = 128
-"""Keys of a CTA, 16 a warp."""
-KNOBS = {"STREAM": (0, 32, 64), "DO_STAGES": (0, 1, 2), "DETERMINISTIC": (0, 1)}
+KNOBS = {"BLOCK": (0, 64, 128), "STREAM": (0, 32, 64), "DO_STAGES": (1, 2), "DETERMINISTIC": (0, 1)}
 CONVERT_THREADS = 256
+
+
+def _block(problem: Problem, config: Config) -> int:
+    """Keys of a CTA, 16 a warp: BLOCK, or, for 0, 64 where two CTAs then share an SM of sm_89, and 128 above head_dim
+    96."""
+    return config.int("BLOCK") or (128 if problem.head_dim > 96 else 64)
 
 
 def _stream(problem: Problem, config: Config) -> int:
@@ -35,20 +39,15 @@ def _most(problem: Problem) -> int:
     return 32 if problem.head_dim > 64 or problem.attn_mask else 64
 
 
-def _do_stages(problem: Problem, config: Config) -> int:
-    """Tiles of dO in shared memory: DO_STAGES, or, for 0, two, and one above head_dim 96, where sm_89 holds no two."""
-    return config.int("DO_STAGES") or (1 if problem.head_dim > 96 else 2)
-
-
 def smem_bytes(problem: Problem, config: Config) -> int:
     """Dynamic shared memory of a block in bytes: K and V, two tiles of Q, those of dO, dS, and the rows' statistics."""
-    stream = _stream(problem, config)
-    rows = 2 * BLOCK + (2 + _do_stages(problem, config)) * stream
-    return 2 * (rows * problem.head_dim + BLOCK * stream) + 2 * 2 * 4 * stream
+    block, stream = _block(problem, config), _stream(problem, config)
+    rows = 2 * block + (2 + config.int("DO_STAGES")) * stream
+    return 2 * (rows * problem.head_dim + block * stream) + 2 * 2 * 4 * stream
 
 
-def _ctas(problem: Problem) -> int:
-    return problem.batch * problem.kv_heads * -(-problem.seq_kv // BLOCK)
+def _ctas(problem: Problem, config: Config) -> int:
+    return problem.batch * problem.kv_heads * -(-problem.seq_kv // _block(problem, config))
 
 
 def _supports(problem: Problem) -> str | None:
@@ -61,7 +60,7 @@ def _reject(problem: Problem, config: Config) -> str | None:
         return unlisted
     if _stream(problem, config) > _most(problem):
         return "STREAM=64 is for head_dim 64 without attn_mask: elsewhere 64 rows of scores take too many registers"
-    if _ctas(problem) > MAX_CTAS:
+    if _ctas(problem, config) > MAX_CTAS:
         return f"{problem.label} needs more blocks than the {MAX_CTAS} of a grid's first axis"
     return reject_oversized(smem_bytes(problem, config), MAX_SHARED_BYTES, config)
 
@@ -69,9 +68,9 @@ def _reject(problem: Problem, config: Config) -> str | None:
 def _macros(problem: Problem, config: Config) -> Mapping[str, Knob]:
     return {
         **window_macros(problem),
-        "BLOCK": BLOCK,
+        "BLOCK": _block(problem, config),
         "STREAM": _stream(problem, config),
-        "DO_STAGES": _do_stages(problem, config),
+        "DO_STAGES": config["DO_STAGES"],
         "DETERMINISTIC": config["DETERMINISTIC"],
     }
 
@@ -87,8 +86,8 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
     )
     arrays = ("q", "k", "v", "do", "lse", "delta", "dq_sums", "dk", "dv")
     gradients = Launch(
-        grid=(_ctas(problem), 1, 1),
-        block=(BLOCK // 16 * 32, 1, 1),
+        grid=(_ctas(problem, config), 1, 1),
+        block=(_block(problem, config) // 16 * 32, 1, 1),
         args=(
             *(*arrays, "kv_lengths", "q_lengths", "attn_mask", "alibi_slopes"),
             *(problem.seq_q, problem.seq_kv, problem.heads, problem.group, problem.scale),
@@ -109,7 +108,7 @@ def _numerics(config: Config) -> Numerics:
     return Numerics(unordered=() if config["DETERMINISTIC"] else ("dq",))
 
 
-_DEFAULT = Config(STREAM=0, DO_STAGES=0, DETERMINISTIC=0)
+_DEFAULT = Config(BLOCK=0, STREAM=0, DO_STAGES=1, DETERMINISTIC=0)
 
 FLASH_BACKWARD = CudaKernel(
     name="flash_backward",
@@ -119,8 +118,8 @@ FLASH_BACKWARD = CudaKernel(
     configs=(
         _DEFAULT,
         _DEFAULT.but(DETERMINISTIC=1),
-        _DEFAULT.but(STREAM=32, DO_STAGES=1, DETERMINISTIC=1),
-        _DEFAULT.but(STREAM=64, DO_STAGES=2),
+        _DEFAULT.but(BLOCK=64, STREAM=32, DO_STAGES=2, DETERMINISTIC=1),
+        _DEFAULT.but(BLOCK=128, STREAM=32),
     ),
     supports=_supports,
     reject=_reject,
@@ -130,7 +129,7 @@ FLASH_BACKWARD = CudaKernel(
         shared_bytes=MAX_SHARED_BYTES,
         reason="dK, dV, S and dP are 128 to 160 registers; eight warps of 255 fill the register file",
     ),
-    knobs={"STREAM": (32, 64), "DO_STAGES": (1, 2), "DETERMINISTIC": (0, 1)},
+    knobs={"BLOCK": (64, 128), "STREAM": (32, 64), "DO_STAGES": (1, 2), "DETERMINISTIC": (0, 1)},
     features=BACKWARD_FEATURES,
     macros=_macros,
     idea="FlashAttention-2's backward on mma.sync: keys stay, queries stream, dQ is added up in float32; 5 products",
