@@ -22,7 +22,7 @@ FUNCTIONS = (
     "judge/algebra/stage.py: algebra_problems",
     "inputs/__init__.py: make_inputs",
     "judge/sandbox/isolation.py: CandidateProcesses.run",
-    "judge/sandbox/isolation.py: CandidateProcesses._plans",
+    "packing.py: Packing.__init__",
     "kernels/plan.py: problem_buffers",
     "judge/rule/evaluate.py: evaluate",
     "judge/rule/references.py: references_of",
@@ -35,7 +35,8 @@ FUNCTIONS = (
 
 
 class Takers:
-    """Functions of the lab that get a problem as an argument, in order; not those of :class:`Problem` itself."""
+    """Functions of the lab that get a problem as an argument, in order; not those of :class:`Problem` itself, nor those
+    that derive further problems from it after its record (:mod:`sdpalab.judge.reaching`)."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -44,7 +45,7 @@ class Takers:
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
         code = frame.f_code
         path = Path(code.co_filename)
-        if event != "call" or not path.is_relative_to(PACKAGE) or path.name == "problem.py":
+        if event != "call" or not path.is_relative_to(PACKAGE) or path.name in ("problem.py", "reaching.py"):
             return
         arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         values = (frame.f_locals.get(name) for name in arguments)

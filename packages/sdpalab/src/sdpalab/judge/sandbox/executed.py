@@ -14,6 +14,7 @@ from sdpalab.compile import Build, completed
 from sdpalab.judge.sandbox.messages import Code, Message, PlanReply, Text
 from sdpalab.judge.sandbox.plans import SentPlan, SentStep
 from sdpalab.kernels.plan import Launch
+from sdpalab.packing import Packing
 from sdpalab.problem import Problem
 from warpsan.profile import CodeOfEntry, Shape
 from warpsan.report import Sources
@@ -99,8 +100,9 @@ class Executed:
         self._lock = threading.Lock()
         self.builds: dict[tuple[str, str], ExecutedBuild] = {}
 
-    def add(self, problem: Problem, plan: SentPlan, reply: Mapping[str, Any]) -> None:
-        """Add a run of a plan: ``ptx_sha256`` and ``unexecuted`` of each launch."""
+    def add(self, packing: Packing, plan: SentPlan, reply: Mapping[str, Any]) -> None:
+        """Add a run of a problem's plan: ``ptx_sha256`` and ``unexecuted`` of each launch."""
+        problem = packing.problem
         launches = zip(launches_of(plan), reply["ptx_sha256"], reply["unexecuted"], strict=True)
         with self._lock:
             for number, (step, digest, pcs) in enumerate(launches):

@@ -191,7 +191,7 @@ class CandidateProcesses:
                     strides=strides,
                 )
                 if self.executed is not None and plans is not None and "unexecuted" in reply:
-                    self.executed.add(problem, plans.plan, reply)
+                    self.executed.add(packing, plans.plan, reply)
                 wanted = (*problem.outputs, *(["lse"] if first and self.about["lse"] else []))
                 logical = packing.unpack({each: results[each] for each in wanted if each in results})
                 outputs |= {f"{name}.{output}": array for output, array in logical.items()}
