@@ -166,9 +166,15 @@ _varlen(
     Cause.ALIBI,
     "the distance of ALiBi counts from the first sequence",
     SLOPED,
+    query_rows=lambda self, entry: _noted(self, entry),
     distance=lambda self, rows, columns: (rows + self.offset - columns).abs(),
-    asked_of=lambda self, entry, settings: (setattr(self, "offset", self.query_span(entry)[0]), settings)[1],
 )
+
+
+def _noted(self: Any, entry: int) -> Tensor:
+    """Rows of the queries of a sequence, whose first is noted."""
+    self.offset = self.query_span(entry)[0]
+    return SequenceAttention.query_rows(self, entry)
 
 
 def _row_numbers(rows: Tensor) -> Tensor:
@@ -284,7 +290,8 @@ def _of_pages(self: Any, entry: int, number: Callable[[Tensor], Tensor]) -> Tens
     import torch
 
     positions, size = torch.arange(self.length(entry)), self.given.page_size
-    return self.pages(entry, number(positions // size)) * size + positions % size
+    rows: Tensor = self.pages(entry, number(positions // size)) * size + positions % size
+    return rows
 
 
 def _wrapped(rows: Tensor, columns: int) -> Tensor:

@@ -143,7 +143,7 @@ class Numerics:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain JSON values; the last seven only where they differ from their default."""
-        usual = {
+        usual: dict[str, Any] = {
             "products": "problem",
             "tanh": "float32",
             "accumulate_terms": None,

@@ -70,7 +70,7 @@ def smem_bytes(problem: Problem, config: Config) -> int:
     q_bytes = config.int("BLOCK_M") * problem.head_dim * 2
     stage = tile_n(problem, config) * (problem.head_dim + problem.dim_v) * 2
     ring = config.int("NUM_STAGES") * stage
-    stays = config.get("ROWS_PER_WARP", 16) * problem.head_dim > MAX_Q_IN_REGISTERS
+    stays = int(config.get("ROWS_PER_WARP", 16)) * problem.head_dim > MAX_Q_IN_REGISTERS
     return max(ring, (ring if stays else ring - stage) + q_bytes)
 
 

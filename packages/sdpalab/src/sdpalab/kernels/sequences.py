@@ -61,9 +61,9 @@ def _reject(problem: Problem, config: Config, knobs: Mapping[str, tuple[int, ...
     copied = max(8 * _threads(config) // (columns & -columns) for columns in (problem.head_dim, problem.dim_v))
     if copied > min(keys, config.int("BLOCK_M")):
         return f"a block of {_threads(config)} threads copies {copied} rows at a time, more than a tile has"
-    if not 0 <= config.get("NUM_SPLITS", 0) <= MAX_SPLITS:
+    if not 0 <= int(config.get("NUM_SPLITS", 0)) <= MAX_SPLITS:
         return f"NUM_SPLITS must be 0 to {MAX_SPLITS}, not {config['NUM_SPLITS']}"
-    if config.get("SPLIT_KEYS", 0) % keys:
+    if int(config.get("SPLIT_KEYS", 0)) % keys:
         return f"SPLIT_KEYS={config['SPLIT_KEYS']} must be a multiple of the {keys} keys of a tile"
     return reject_oversized(smem_bytes(problem, config), MAX_SHARED_BYTES, config)
 
