@@ -46,7 +46,6 @@ CAUSES = {
     "template: dS lacks P": Cause.SUMS,
     "template: the last query head of a group": Cause.GROUP,
     "template: dK and dV of K/V head h": Cause.GROUP,
-    "template: dQ: query i sees key i + 1": Cause.MASK,
     "template: dK: key j is not seen": Cause.MASK,
     "template: dQ: the loop over keys ends": Cause.KEYS,
     "template: dK and dV of keys that no query sees": Cause.RANGE,
