@@ -50,7 +50,10 @@ BUGS: tuple[Bug, ...] = (
     *_bug(
         "flash",
         "all heads write the log-sum-exp of the first",
-        ("softmax.rows[block], lse, row_of_all,", "softmax.rows[block], lse, segment.q_tile * TILE_ROWS + block_row,"),
+        (
+            "static_cast<unsigned long long>(source.first_row_of_all(segment) + block_row) + row;",
+            "static_cast<unsigned long long>(segment.q_tile * TILE_ROWS + block_row) + row;",
+        ),
         problem=GROUPED,
         harmless=EVEN,
         statuses=HAZARD | {Status.NOT_FINITE},
