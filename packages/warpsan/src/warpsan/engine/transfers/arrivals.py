@@ -107,7 +107,7 @@ def land_arrivals(context: Context, entry: TransferEntry) -> int:
     drop_landed(context, state, first, MANY_COPIES)
     many = popcount(lanes)
     current_instruction(context, entry.pc)
-    status = check_arrivals(context, mbarrier, lanes, many, 0, 0)
+    status = check_arrivals(context, mbarrier, lanes, many, 0, 0, 1)
     count_arrivals(context, mbarrier, many)
     return status
 
