@@ -16,7 +16,7 @@ from warpsan.engine.layout import (
 from warpsan.engine.memory import Record, ThreadCopy, Warp
 from warpsan.engine.suspects import current_instruction
 from warpsan.engine.trace import trace_landing
-from warpsan.engine.watch import copies_landed
+from warpsan.engine.watch.shared_memory import copies_landed, copies_still_fly
 from warpsan.engine.watch.undefined_global import undefine_copies
 from warpsan.engine.words import copy, fill, popcount, store64
 
@@ -122,4 +122,6 @@ def wait_for_copies(registers: int, record: Record, mask: int, context: Context)
         entry.mask = here
         left |= here
     drop_landed(context, state, first, MANY_COPIES if left != 0 else 0)
+    if checked:
+        copies_still_fly(context, state.cta)
     return 0

@@ -48,6 +48,8 @@ def disturbs(
         status = add_hazard(context, row_of_access(context, TOUCHES_MBARRIER, warp, lane, offset, width))
     if status != 0 or (flies & IN_FLIGHT == 0 and (writes == 0 or flies < READ_IN_FLIGHT)):
         return status
+    if writes and flies & IN_FLIGHT:
+        context.copies_overlap = 1  # if it is a copy
     rule = OVERWRITES_SOURCE if flies & IN_FLIGHT == 0 else OVERWRITES_TARGET if writes else READS_TARGET
     row = row_of_access(context, rule, warp, lane, offset, width)
     if context.hazard_room != 0 and has_row(context, row) == 0:

@@ -354,7 +354,6 @@ def copies_before(context: Context, warp: int, lane: int, cta: int, offset: int,
         if context.flights_checked != 0 and context.flying[first + k] != 0:
             place = offset + ((k << context.granule_shift) - offset) // _CHUNK * _CHUNK
             status = disturbs(context, warp, lane, cta, k, place, min(size, _CHUNK), COPIES)
-            context.copies_overlap = 1
         if status != 0:
             return status
     return 0

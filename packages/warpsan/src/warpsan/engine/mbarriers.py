@@ -31,6 +31,7 @@ from warpsan.engine.layout import (
     READY,
     SCRATCH_PLACES,
     SPENT,
+    TOGETHER,
 )
 from warpsan.engine.memory import MbarrierState, Record
 from warpsan.engine.missing import has_fenced, note_arrival, note_wait
@@ -240,6 +241,7 @@ def begin_mbarrier(registers: int, record: Record, mask: int, context: Context) 
         entry.phase = 0
         entry.cta = cta
         entry.generic = 0
+        entry.turn = -1
         initialised_by(context, entry, lane, record.operands[3])
         place = context.shared + cta * context.shared_stride + offset
         store64(place, count)
@@ -309,7 +311,8 @@ def arrive_at(registers: int, record: Record, mask: int, context: Context) -> in
         status = use_mbarrier(context, entry, first_lane(came))
         entry.pending_bytes += many
         if status == 0:
-            status = check_arrivals(context, entry, came, total, drops, record.operands[8])
+            alone = context.order != TOGETHER
+            status = check_arrivals(context, entry, came, total, drops, record.operands[8], alone)
         if status != 0:
             return status
         if context.checked != 0:
@@ -320,10 +323,21 @@ def arrive_at(registers: int, record: Record, mask: int, context: Context) -> in
     return 0
 
 
-def check_arrivals(context: Context, entry: MbarrierState, lanes: int, total: int, drops: int, incomplete: int) -> int:
+def check_arrivals(
+    context: Context, entry: MbarrierState, lanes: int, total: int, drops: int, incomplete: int, alone: int
+) -> int:
     """Lanes of the current warp arrive ``total`` times at an mbarrier, and drop out of later phases or not; of
-    ``incomplete`` arrivals, none may be the last. Returns a status."""
-    expected, status = entry.expected, 0
+    ``incomplete`` arrivals, none may be the last. Unless ``alone``, they are at once with those of other warps by the
+    same instruction in the same turn of lockstep. Returns a status."""
+    expected, status, number = entry.expected, 0, (context.current_record - context.records) >> 6
+    if alone or entry.turn != context.turn or entry.turn_record != number:
+        entry.turn = context.turn
+        entry.turn_record = number
+        entry.turn_pending = entry.pending
+        entry.turn_total = 0
+        entry.turn_warp = context.current
+        entry.turn_lanes = lanes
+    entry.turn_total += total
     if entry.pending_bytes > _MOST:
         status = break_mbarrier_rule(context, TOO_MANY_BYTES, lanes, entry.offset)
     if status == 0 and drops and total > expected:
@@ -332,14 +346,16 @@ def check_arrivals(context: Context, entry: MbarrierState, lanes: int, total: in
         row.found = total
         row.expected = expected
         status = add_hazard(context, row)
-    if status == 0 and total > entry.pending:
-        row = hazard_row(context, context.current_record, MORE_ARRIVALS, lanes)
+    if status == 0 and entry.turn_total > entry.turn_pending:
+        row = hazard_row(context, context.current_record, MORE_ARRIVALS, entry.turn_lanes)
+        row.warp = context.warps[entry.turn_warp].number
+        row.cta = context.warps[entry.turn_warp].linear_cta
         row.offset = entry.offset
-        row.found = total
-        row.expected = entry.pending
+        row.found = entry.turn_total
+        row.expected = entry.turn_pending
         row.limit = max(expected - total, 0) if drops else expected
         status = add_hazard(context, row)
-    if status == 0 and incomplete and total == entry.pending and total > 0:
+    if status == 0 and incomplete and entry.turn_total == entry.turn_pending and total > 0:
         status = break_mbarrier_rule(context, COMPLETES_PHASE, lanes, entry.offset)
     return status
 

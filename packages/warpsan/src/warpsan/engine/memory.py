@@ -87,6 +87,12 @@ class MbarrierState(NativeStruct):
     unfenced: i64  # the thread of the cluster, plus one, that has initialised it without a later fence, if it needs one
     initialised_by: i64  # the pc of its initialisation
     generic: i64  # whether a cp.async has signalled it, which writes in the generic proxy
+    turn: i64  # the turn of lockstep of its last arrivals, and their record: such arrivals are at once
+    turn_record: i64
+    turn_pending: i64  # ... the pending arrivals before them
+    turn_total: i64  # ... their number
+    turn_warp: i64  # ... the first warp, and its lanes
+    turn_lanes: i64
 
 
 class HazardRow(NativeStruct):

@@ -35,7 +35,7 @@ from warpsan.engine.suspects import current_instruction, first_lane
 from warpsan.engine.tags import shared_tag
 from warpsan.engine.trace import next_serial
 from warpsan.engine.transfers.entries import lane_address, new_entry
-from warpsan.engine.watch.shared_memory import mark_flying
+from warpsan.engine.watch.shared_memory import copies_still_fly, mark_flying
 from warpsan.engine.watch.undefined_global import undefine_copies
 from warpsan.engine.words import load64, popcount, store64
 
@@ -105,9 +105,11 @@ def land_arrivals(context: Context, entry: TransferEntry) -> int:
             signalled(context, one, due, mbarrier)
         one.mask = here & ~due
     drop_landed(context, state, first, MANY_COPIES)
+    if context.checked != 0:
+        copies_still_fly(context, state.cta)
     many = popcount(lanes)
     current_instruction(context, entry.pc)
-    status = check_arrivals(context, mbarrier, lanes, many, 0, 0)
+    status = check_arrivals(context, mbarrier, lanes, many, 0, 0, 1)
     count_arrivals(context, mbarrier, many)
     return status
 

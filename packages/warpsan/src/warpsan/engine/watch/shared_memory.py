@@ -15,6 +15,7 @@ from warpsan.engine.layout import (
     EVERY_LANE,
     IN_FLIGHT,
     IN_SHARED,
+    MOST_COPIES,
     NOT_READABLE,
     PAGE_SHIFT,
     RACE,
@@ -58,6 +59,7 @@ from warpsan.engine.words import load32, load64
 
 __all__ = [
     "copies_landed",
+    "copies_still_fly",
     "copy_begins",
     "look_at_pages",
     "look_before_write",
@@ -545,3 +547,16 @@ def copies_landed(context: Context, cta: int, mask: int, width: int) -> None:
     by it now."""
     mark_flying(context, cta, mask, width, 0)
     mark_written(context, cta, mask, EVERY_LANE, width)
+
+
+def copies_still_fly(context: Context, cta: int) -> None:
+    """Copies of cp.async of a CTA have landed where others may be in flight: mark these again."""
+    shared, shift = context.shared + cta * context.shared_stride, context.granule_shift
+    flying = context.flying.at(context.granules * cta)
+    for warp in range(context.warp_count * cta, context.warp_count * (cta + 1)):
+        for k in range(context.warps[warp].copies_in_flight if context.copies_overlap else 0):
+            one = context.copies[MOST_COPIES * warp + k]
+            for lane in range(32):
+                begin = one.target[lane] - shared >> shift
+                for granule in range(begin, begin + max(one.width >> shift, 1) if one.mask >> lane & 1 else begin):
+                    flying[granule] |= IN_FLIGHT
