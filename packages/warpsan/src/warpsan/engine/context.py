@@ -105,7 +105,7 @@ class Context(NativeStruct):
     global_shift: i64  # granules of global memory
     global_writers: Ptr[i64]  # per granule: (CTA + 1) << 40 | time << 8 | number of the warp in the CTA
     global_readers: Ptr[i64]  # per 16 bytes
-    global_pages: Ptr[u8]  # whether a page has been written
+    global_pages: Ptr[u8]  # per page: PAGE_WRITTEN, and PAGE_STRONG after strong operations
     mbarriers: Ptr[MbarrierState]  # of each CTA, MOST_MBARRIERS
     transfers: Ptr[TransferEntry]  # bulk copies in flight, in the order of their issue
     transfer_first: i64

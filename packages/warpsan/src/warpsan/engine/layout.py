@@ -107,6 +107,7 @@ HOST_GLOBAL = 1 << 8
 PAGE_SHIFT = 10
 """Size of a page of shared memory, for which the checks keep a summary of its granules."""
 READ_SHIFT, GLOBAL_PAGE_SHIFT = 4, 12
+PAGE_WRITTEN, PAGE_STRONG = 1, 2
 SEVERAL = (1 << 23) - 1
 """CTA number that stands for several CTAs."""
 EVERY_WARP = 0xFF

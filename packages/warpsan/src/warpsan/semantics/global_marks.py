@@ -16,7 +16,7 @@ from typing import Any
 from warpsan.engine import watch
 from warpsan.engine.clocks import lanes_there
 from warpsan.engine.lanes import BYTE, WORD32, WORD64, Lanes
-from warpsan.engine.layout import DONE, GLOBAL_PAGE_SHIFT, OF_COPIES, READ_SHIFT, SEVERAL
+from warpsan.engine.layout import DONE, GLOBAL_PAGE_SHIFT, OF_COPIES, PAGE_STRONG, PAGE_WRITTEN, READ_SHIFT, SEVERAL
 from warpsan.engine.operation import OperationCode
 from warpsan.semantics.spans import SPAN, Span, extent_of
 
@@ -97,14 +97,14 @@ class _Marks:
     def read(self) -> Iterator[None]:
         """Code after the marks of reads, if the earlier marks are simple."""
         code, b, cells = self.code, self.code.builder, self.cells
-        pages = b.icmp_signed("!=", b.or_(*(b.load(page, typ=BYTE) for page in self.pages)), BYTE(0))
+        marked = b.icmp_signed("!=", self._pages(), BYTE(0))
         readers = code.pointer("global_readers")
         masks = code.pointer("global_read_masks")
-        with b.if_then(b.and_(cells.holds, b.or_(b.not_(pages), self.granules.holds))):
+        with b.if_then(b.and_(cells.holds, b.or_(b.not_(marked), self.granules.holds))):
             tags = cells.load(readers, "s64")
             several = (tags >> 40) == SEVERAL
             simple = self._simple(cells, tags, masks, self.there) | several
-            with b.if_then(b.not_(cells.any(~simple))), b.if_then(self._unwritten_or_before(pages)):
+            with b.if_then(b.not_(cells.any(~simple))), b.if_then(self._unwritten_or_before(marked)):
                 cells.store(readers, cells.spread(self.mine, "s64"), several)
                 cells.store(masks, cells.spread(self.there, "u32"), several)
                 yield
@@ -116,27 +116,56 @@ class _Marks:
         with b.if_then(b.and_(cells.holds, granules.holds)):
             tags = cells.load(code.pointer("global_readers"), "s64")
             reads = self._simple(cells, tags, code.pointer("global_read_masks"), code.mask)
-            with b.if_then(b.not_(cells.any(~reads))), b.if_then(self._writes_before()):
+            with (
+                b.if_then(b.not_(cells.any(~reads))),
+                b.if_then(self._writes_before("global_strong", "global_watched", "chains")),
+            ):
                 granules.store(code.pointer("global_writers"), granules.spread(self.mine, "s64"))
                 granules.store(code.pointer("global_write_masks"), granules.spread(self.there, "u32"))
                 for page in self.pages:
-                    b.store(BYTE(1), page)
+                    b.store(b.or_(b.load(page, typ=BYTE), BYTE(PAGE_WRITTEN)), page)
                 yield
 
     def _unwritten_or_before(self, written: Any) -> Any:
         b, before = self.code.builder, self.code.builder.block
         with b.if_then(written, likely=False):
-            ordered, after = self._writes_before(), b.block
+            ordered, after = self._writes_before("global_strong"), b.block
         result = b.phi(ordered.type)
         result.add_incoming(ordered.type(1), before)
         result.add_incoming(ordered, after)
         return result
 
-    def _writes_before(self) -> Any:
-        """Whether all writes of the granules come before, an ``i1``."""
-        tags = self.granules.load(self.code.pointer("global_writers"), "s64")
-        masks = self.code.pointer("global_write_masks")
-        return self.code.builder.not_(self.granules.any(~self._simple(self.granules, tags, masks, self.code.mask)))
+    def _writes_before(self, *others: str) -> Any:
+        """Whether all writes of the granules come before, an ``i1``, and there are no marks of other kinds."""
+        code, b, granules = self.code, self.code.builder, self.granules
+        tags, masks = granules.load(code.pointer("global_writers"), "s64"), code.pointer("global_write_masks")
+        found = granules.any(~self._simple(granules, tags, masks, code.mask))
+        if granules.covered is None:  # one mark for all, as of the warp of another block
+            before = b.block
+            with b.if_then(found, likely=False):
+                first = b.extract_element(tags.value, WORD32(0))
+                one = (tags == granules.spread(first, "s64")).all()
+                words = b.ptrtoint(code.base, WORD64), first, WORD64(0), WORD64(0)
+                conflict = b.icmp_signed("!=", code.call(watch.conflicts, *words), WORD64(0))
+                still, after = b.or_(b.not_(one), conflict), b.block
+            late = b.phi(found.type)
+            late.add_incoming(found, before)
+            late.add_incoming(still, after)
+            found = late
+        strong = b.icmp_signed("!=", b.and_(self._pages(), BYTE(PAGE_STRONG)), BYTE(0))
+        for name in others:
+            before = b.block
+            with b.if_then(b.and_(strong, b.icmp_signed("!=", code.context(name), WORD64(0))), likely=False):
+                marked, after = granules.any(granules.load(code.pointer(name), "s64") != 0), b.block
+            some = b.phi(marked.type)
+            some.add_incoming(marked.type(0), before)
+            some.add_incoming(marked, after)
+            found = b.or_(found, some)
+        return b.not_(found)
+
+    def _pages(self) -> Any:
+        """The bits of all pages of the access, an ``i8``."""
+        return self.code.builder.or_(*(self.code.builder.load(page, typ=BYTE) for page in self.pages))
 
     def _simple(self, span: Span, tags: Lanes, masks: Any, lanes: Any) -> Lanes:
         """Whether marks are empty, of a warp of the own CTA whose accesses come before, or of the own warp with at

@@ -11,6 +11,7 @@ which the checks of :mod:`warpsan.checks` decide; they may be false, but none ma
 """
 
 from warpsan.engine.watch.global_memory import (
+    conflicts,
     plain_tag,
     read_constant,
     read_global,
@@ -40,6 +41,7 @@ from warpsan.engine.watch.shared_memory import (
 )
 
 __all__ = [
+    "conflicts",
     "copies_landed",
     "copy_begins",
     "fence_memory",

@@ -14,6 +14,8 @@ from warpsan.engine.layout import (
     IN_GLOBAL,
     MOST_MBARRIERS,
     OF_COPIES,
+    PAGE_STRONG,
+    PAGE_WRITTEN,
     RACE,
     READ_SHIFT,
     SCOPE_SHIFT,
@@ -31,6 +33,7 @@ from warpsan.engine.watch.scopes import keep_scope, relation_of, scope_at
 from warpsan.engine.words import load64
 
 __all__ = [
+    "conflicts",
     "plain_tag",
     "read_constant",
     "read_global",
@@ -132,10 +135,8 @@ def written_nearby(context: Context, begin: int, end: int) -> int:
 
 
 def plain_tag(context: Context) -> int:
-    """The tag of the current warp's access, if marks of reads and writes alone decide about plain accesses; or 0."""
+    """The tag of the current warp's access, if marks alone decide about plain accesses; or 0."""
     if context.strict != 0 or context.read_tag != 0 or context.prerequisites != 0 or context.global_marks != 0:
-        return 0
-    if context.global_strong != 0 or context.global_watched != 0 or context.chains != 0:
         return 0
     return own_tag(context)
 
@@ -266,7 +267,7 @@ def write_pieces(context: Context, mask: int, present: int, width: int, issuer: 
                 if chains != 0:
                     chains[k] = 0
                     forget_links(context, context.global_links.at(k))
-            pages[offset >> GLOBAL_PAGE_SHIFT] = 1
+            pages[offset >> GLOBAL_PAGE_SHIFT] |= PAGE_WRITTEN
     return 0
 
 
@@ -295,6 +296,7 @@ def read_strong(context: Context, mask: int, present: int, width: int, does: int
             if status != 0:
                 return status
             mark_strong(context, context.global_watched, granule, many, lane)
+            context.global_pages[granule << shift >> GLOBAL_PAGE_SHIFT] |= PAGE_STRONG
             status = (
                 observe(context, warp, chains.at(granule), context.global_links.at(granule), does) if chains != 0 else 0
             )
@@ -337,7 +339,7 @@ def update_pieces(context: Context, mask: int, present: int, width: int, does: i
                 status = too_narrow(context, granule, many, lane, does >> SCOPE_SHIFT)
             if status != 0:
                 return status
-            context.global_pages[offset >> GLOBAL_PAGE_SHIFT] = 1
+            context.global_pages[offset >> GLOBAL_PAGE_SHIFT] |= PAGE_WRITTEN | PAGE_STRONG
             if chains != 0:
                 narrow = context.global_scopes != 0
                 links = context.global_links.at(granule)
