@@ -97,10 +97,10 @@ def check_numerics(numerics: Numerics) -> None:
         or numerics.partial_rows < 0
     ):
         raise UserError(f"numerics: partial_rows must be a number of rows, or 0 for all, not {numerics.partial_rows!r}")
-    known = {name for names in TASKS.values() for name in names}
-    if not isinstance(numerics.unordered, tuple) or not known.issuperset(numerics.unordered):
+    outputs = {name for names in TASKS.values() for name in names}
+    if not isinstance(numerics.unordered, tuple) or not outputs.issuperset(numerics.unordered):
         raise UserError(
-            f"numerics: unordered must be a tuple of {', '.join(sorted(known))}, not {numerics.unordered!r}"
+            f"numerics: unordered must be a tuple of {', '.join(sorted(outputs))}, not {numerics.unordered!r}"
         )
     for name in ("score_gradients", "value_gradients"):
         if getattr(numerics, name) not in ("problem", "float32"):
