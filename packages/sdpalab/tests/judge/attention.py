@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import Inputs
-from sdpalab.judge.parameters import arguments
-from sdpalab.judge.strides import Strides, lay_out
-from sdpalab.judge.tensors import extra_tensor, from_torch, laid_out_tensor
+from sdpalab.judge.sandbox.callables import CallableRunner
+from sdpalab.judge.strides import Strides
+from sdpalab.packing import Packing
 from sdpalab.problem import Problem
 
 Array = npt.NDArray[Any]
@@ -64,11 +64,7 @@ def output_of(
 def outputs_of(
     function: Callable[..., Any], problem: Problem, inputs: Inputs, strides: Strides = Strides.CONTIGUOUS
 ) -> dict[str, Array]:
-    """All outputs by name, as :func:`output_of`; those of a backward problem from a function with dO."""
-    q, k, v = (laid_out_tensor(*lay_out(array, strides), strides) for array in inputs.qkv)
-    extra = {name: extra_tensor(inputs.arrays[name].copy()) for name in problem.array_shapes if name != "do"}
-    if inputs.do is not None:
-        extra["do"] = laid_out_tensor(*lay_out(inputs.do, strides), strides)
-    results = function(q, k, v, **arguments(function, problem, extra))
-    results = results if problem.backward else (results,)
-    return {name: from_torch(each) for name, each in zip(problem.outputs, results, strict=True)}
+    """All outputs by name, as :func:`output_of`; raises :class:`sdpalab.judge.sandbox.callables.BadOutput`."""
+    packing = Packing(problem)
+    outputs, _ = CallableRunner(function).run(problem, packing.pack(inputs.arrays), 0xFF, False, strides)
+    return packing.unpack(outputs)

@@ -21,15 +21,17 @@ from sdpalab import cli
 from sdpalab.bugs import Bug, Family
 from sdpalab.bugs.backward import TiledBackward
 from sdpalab.bugs.catalogue import BUGS
-from sdpalab.bugs.tiled import TiledAttention
+from sdpalab.bugs.sequences import SequenceAttention
 from sdpalab.campaigns import self_test as campaign
 from sdpalab.campaigns.self_test import BugResult, SelfTest, self_test, specs_of
-from sdpalab.inputs import E4M3_KINDS, Inputs, make_inputs
+from sdpalab.inputs import E4M3_KINDS, Inputs
+from sdpalab.judge.case_inputs import case_inputs
 from sdpalab.judge.cases import CaseSpec, quick_cases
 from sdpalab.judge.parameters import PARAMETERS, parameter_names
-from sdpalab.judge.rule.evaluate import judge_output, misshapen
+from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.rule.relations import RELATIONS, broken_relation
+from sdpalab.judge.sandbox.callables import BadOutput
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.strides import Strides
 from sdpalab.judge.verdict import Status
@@ -47,9 +49,10 @@ def first_failure(function: Any, specs: Sequence[CaseSpec]) -> tuple[str, Status
         return outputs_of(function, problem, inputs, strides)
 
     for spec in specs:
-        inputs = make_inputs(spec.problem, spec.inputs, 1 if spec.seed is None else spec.seed)
-        out = run(spec.problem, inputs, spec.strides)
-        if misshapen(out, spec.problem.outputs, spec.problem.dtype):
+        inputs = case_inputs(replace(spec, seed=1 if spec.seed is None else spec.seed))
+        try:
+            out = run(spec.problem, inputs, spec.strides)
+        except BadOutput:
             return spec.name, Status.BAD_OUTPUT
         judged = judge_output(spec.problem, inputs, out, UNDECLARED)
         if judged.status is not Status.PASSED:
@@ -81,7 +84,7 @@ TWO_RUNS = (
 
 @cache
 def right_everywhere(specs: tuple[CaseSpec, ...]) -> bool:
-    right = TiledBackward() if specs[0].problem.backward else TiledAttention()
+    right = TiledBackward() if specs[0].problem.backward else SequenceAttention()
     return first_failure(right, specs) is None
 
 
