@@ -24,7 +24,7 @@ from sdpalab.inputs import INPUT_KINDS, Inputs, make_inputs
 from sdpalab.judge.rule.evaluate import Judged, judge_output
 from sdpalab.judge.verdict import LIMITED, Status, limited
 from sdpalab.kernels.kernel import Kernel, Numerics
-from sdpalab.kernels.registry import KERNELS, load_kernel, needs
+from sdpalab.kernels.registry import GRADIENT_KERNELS, KERNELS, load_kernel, needs
 from sdpalab.problem import MISSION, TWELVE_CASES, Problem
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.scoring import TASKS
@@ -213,7 +213,11 @@ def run(say: Say) -> CampaignResult:
     calibration.hold((*implementations.CORRECT, *implementations.DECLARED_LESS), correct_inputs())
     calibration.hold(implementations.GRADIENTS, gradient_inputs())
     say(f"gradients: {len(calibration.alarms)} false alarms so far")
-    built = [*(KERNELS[name] for name in KERNELS if needs(name) is None), load_kernel(str(ROOT / TRITON_KERNEL))]
+    built = [
+        *(KERNELS[name] for name in KERNELS if needs(name) is None),
+        *GRADIENT_KERNELS.values(),
+        load_kernel(str(ROOT / TRITON_KERNEL)),
+    ]
     for kernel in built:
         assert isinstance(kernel, Kernel)
         cases = (
