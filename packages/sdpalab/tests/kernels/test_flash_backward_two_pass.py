@@ -67,7 +67,6 @@ REFUSALS = [
     Refusal({"BLOCK": 32}, "BLOCK must be one of 0, 64, 128, not 32", "BLOCK is 64 or 128", PROBLEM),
     Refusal({"STREAM": 16}, "STREAM must be one of 0, 32, 64, not 16", "STREAM is 32, or 64", PROBLEM),
     Refusal({"STREAM": 64}, "STREAM=64 is for head_dim 64", "STREAM is 32, or 64", PROBLEM.with_(head_dim=128)),
-    Refusal({"BLOCK": 128}, "BLOCK=128 is not for head_dim 96", "whole number of passes", PROBLEM.with_(head_dim=96)),
     Refusal({}, "supports head_dim 64, 96 or 128, not 32", "HEAD_DIM is 64, 96 or 128", PROBLEM.with_(head_dim=32)),
     Refusal({}, "computes gradients, and 1x1x64x64 is a forward problem", problem=Problem(1, 1, 64, 64)),
     Refusal({}, "computes float16 or bfloat16, not float32", problem=PROBLEM.with_(dtype="float32")),

@@ -11,8 +11,9 @@ from sdpalab.kernels.flash_backward_two_pass import (
     MAX_SHARED_BYTES,
     backward_supports,
     delta_launch,
+    gradient_limits,
 )
-from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, Knob, Numerics
+from sdpalab.kernels.kernel import Config, CudaKernel, Knob, Numerics
 from sdpalab.kernels.ladder import reject_oversized, reject_unlisted, window_macros
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan
 from sdpalab.problem import Problem
@@ -124,11 +125,7 @@ FLASH_BACKWARD = CudaKernel(
     supports=_supports,
     reject=_reject,
     numerics=_numerics,
-    limits=MISSION_LIMITS.but(
-        registers=255,
-        shared_bytes=MAX_SHARED_BYTES,
-        reason="dK, dV, S and dP are 128 to 160 registers; eight warps of 255 fill the register file",
-    ),
+    limits=gradient_limits,
     knobs={"BLOCK": (64, 128), "STREAM": (32, 64), "DO_STAGES": (1, 2), "DETERMINISTIC": (0, 1)},
     features=BACKWARD_FEATURES,
     macros=_macros,

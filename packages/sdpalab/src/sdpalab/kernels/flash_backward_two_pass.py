@@ -11,7 +11,7 @@ from sdpalab.kernels.ladder import INDEX_LIMIT, reject_oversized, reject_unliste
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan
 from sdpalab.problem import HALF_DTYPES, Problem
 
-__all__ = ["BACKWARD_FEATURES", "FLASH_BACKWARD_TWO_PASS", "backward_supports", "delta_launch"]
+__all__ = ["BACKWARD_FEATURES", "FLASH_BACKWARD_TWO_PASS", "backward_supports", "delta_launch", "gradient_limits"]
 
 HEAD_DIMS = (64, 96, 128)
 BACKWARD_FEATURES = (
@@ -94,11 +94,9 @@ def _reject(problem: Problem, config: Config) -> str | None:
     unlisted = reject_unlisted(config, KNOBS)
     if unlisted is not None:
         return unlisted
-    block, stream = _block(problem, config), _stream(problem, config)
+    stream = _stream(problem, config)
     if problem.head_dim > 64 and stream > 32:
         return f"STREAM={stream} is for head_dim 64: above, the scores of 64 streamed rows take too many registers"
-    if problem.head_dim == 96 and block == 128:
-        return "BLOCK=128 is not for head_dim 96: 256 threads copy 64 rows of 32 columns at a time"
     if _ctas(problem, config)[1] > MAX_CTAS:
         return f"{problem.label} needs more blocks than the {MAX_CTAS} of a grid's first axis"
     return reject_oversized(smem_bytes(problem, config), MAX_SHARED_BYTES, config)
@@ -124,12 +122,16 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
     return LaunchPlan((delta,), (delta_launch(problem), gradients))
 
 
-def _limits(problem: Problem) -> StaticLimits:
-    return MISSION_LIMITS.but(
+def gradient_limits(problem: Problem) -> StaticLimits:
+    """The limits of a kernel of gradients: no spills, but for addresses of a mask above head_dim 96."""
+    limits = MISSION_LIMITS.but(
         registers=255,
         shared_bytes=MAX_SHARED_BYTES,
         reason="dK, dV, S and dP are 128 to 160 registers; eight warps of 255 fill the register file",
     )
+    if problem.head_dim > 96 and problem.attn_mask:
+        return limits.but(spill_bytes=64, stack_bytes=64, reason=f"{limits.reason}, and the mask's addresses spill")
+    return limits
 
 
 _DEFAULT = Config(BLOCK=0, STREAM=0)
@@ -142,7 +144,7 @@ FLASH_BACKWARD_TWO_PASS = CudaKernel(
     configs=(_DEFAULT, _DEFAULT.but(BLOCK=64, STREAM=32), _DEFAULT.but(BLOCK=64, STREAM=64)),
     supports=_supports,
     reject=_reject,
-    limits=_limits,
+    limits=gradient_limits,
     knobs={"BLOCK": (64, 128), "STREAM": (32, 64)},
     features=BACKWARD_FEATURES,
     macros=_macros,
