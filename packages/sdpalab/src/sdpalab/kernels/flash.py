@@ -20,7 +20,17 @@ from sdpalab.kernels.plan import Buffer, LaunchPlan
 from sdpalab.kernels.stream_k import Shares, Units, reciprocal, time_of_shares, time_of_tiles
 from sdpalab.problem import HALF_DTYPES, Problem
 
-__all__ = ["FLASH", "dense_supports", "ragged_macros", "resolve", "shares_of", "smem_bytes", "tile_n", "units_of"]
+__all__ = [
+    "FLASH",
+    "dense_supports",
+    "ragged_macros",
+    "resolve",
+    "rows_per_warp",
+    "shares_of",
+    "smem_bytes",
+    "tile_n",
+    "units_of",
+]
 
 KNOBS = {
     "BLOCK_M": (32, 64, 128),
@@ -61,6 +71,11 @@ def tile_n(problem: Problem, config: Config) -> int:
     return config.int("BLOCK_N") or (32 if problem.head_dim > 64 else 64)
 
 
+def rows_per_warp(config: Config) -> int:
+    """Rows of Q of a warp; 16 for a kernel without the knob."""
+    return config.int("ROWS_PER_WARP") if "ROWS_PER_WARP" in config else 16
+
+
 def smem_bytes(problem: Problem, config: Config) -> int:
     """Dynamic shared memory of a block in bytes: one tile of K and one of V per stage, and Q.
 
@@ -70,7 +85,7 @@ def smem_bytes(problem: Problem, config: Config) -> int:
     q_bytes = config.int("BLOCK_M") * problem.head_dim * 2
     stage = tile_n(problem, config) * (problem.head_dim + problem.dim_v) * 2
     ring = config.int("NUM_STAGES") * stage
-    stays = int(config.get("ROWS_PER_WARP", 16)) * problem.head_dim > MAX_Q_IN_REGISTERS
+    stays = rows_per_warp(config) * problem.head_dim > MAX_Q_IN_REGISTERS
     return max(ring, (ring if stays else ring - stage) + q_bytes)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from sdpalab.kernels.flash import MAX_SHARED_BYTES, smem_bytes, tile_n
+from sdpalab.kernels.flash import MAX_SHARED_BYTES, rows_per_warp, smem_bytes, tile_n
 from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, Knob, StaticLimits
 from sdpalab.kernels.ladder import ladder_supports, reject_oversized, reject_unlisted, window_macros
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan
@@ -48,29 +48,26 @@ def _reject(problem: Problem, config: Config, knobs: Mapping[str, tuple[int, ...
     unlisted = reject_unlisted(config, knobs)
     if unlisted is not None:
         return unlisted
-    heads, head_dim, keys = (
-        _heads_of_tile(problem, config),
-        max(problem.head_dim, problem.dim_v),
-        tile_n(problem, config),
-    )
+    heads, keys = _heads_of_tile(problem, config), tile_n(problem, config)
+    head_dim = max(problem.head_dim, problem.dim_v)
     if problem.group % heads:
         return f"PACK_GQA={heads} must divide the {problem.group} query heads of a K/V head"
-    rows = config.int("ROWS_PER_WARP") if "ROWS_PER_WARP" in config else 16
+    rows = rows_per_warp(config)
     if keys * head_dim > 64 * 128 or (rows == 32 and keys * head_dim > 64**2):
         return f"BLOCK_N={keys} with {rows} rows a warp has no registers at head_dim {head_dim}"
     copied = max(8 * _threads(config) // (columns & -columns) for columns in (problem.head_dim, problem.dim_v))
     if copied > min(keys, config.int("BLOCK_M")):
         return f"a block of {_threads(config)} threads copies {copied} rows at a time, more than a tile has"
-    if not 0 <= int(config.get("NUM_SPLITS", 0)) <= MAX_SPLITS:
-        return f"NUM_SPLITS must be 0 to {MAX_SPLITS}, not {config['NUM_SPLITS']}"
-    if int(config.get("SPLIT_KEYS", 0)) % keys:
-        return f"SPLIT_KEYS={config['SPLIT_KEYS']} must be a multiple of the {keys} keys of a tile"
+    splits, size = (config.int(name) if name in config else 0 for name in ("NUM_SPLITS", "SPLIT_KEYS"))
+    if not 0 <= splits <= MAX_SPLITS:
+        return f"NUM_SPLITS must be 0 to {MAX_SPLITS}, not {splits}"
+    if size < 0 or size % keys:
+        return f"SPLIT_KEYS={size} must be a multiple of the {keys} keys of a tile"
     return reject_oversized(smem_bytes(problem, config), MAX_SHARED_BYTES, config)
 
 
 def _threads(config: Config) -> int:
-    rows = config.int("ROWS_PER_WARP") if "ROWS_PER_WARP" in config else 16
-    return config.int("BLOCK_M") // rows * 32
+    return config.int("BLOCK_M") // rows_per_warp(config) * 32
 
 
 def _macros(problem: Problem, config: Config) -> dict[str, Knob]:

@@ -101,18 +101,6 @@ struct SoftmaxRow {
     }
 };
 
-// Weights of a lane's two rows; the maxima are subtracted first.
-struct ExactExponents {
-    const SoftmaxRow (&rows)[2];
-    float scale_log2;
-
-    // on_fma: a constant at compile time.
-    __device__ __forceinline__ float weight(float score, int row, bool on_fma = false) const {
-        const float below = score - rows[row].max;
-        return on_fma ? PowerOnFma(scale_log2, 0.0f).of(below) : ptx::ex2_approx_ftz_f32(below * scale_log2);
-    }
-};
-
 // Largest max * scale_log2 of fused exponents. Its rounding error is 2^-15 at most, equal for the exponents of all
 // weights of a row; P in 16 bits has an error of 2^-12 of each weight.
 constexpr float FUSED_LOG2 = 1024.0f;
