@@ -22,6 +22,7 @@ from sdpalab.bugs import Bug, Family
 from sdpalab.bugs.backward import TiledBackward
 from sdpalab.bugs.catalogue import BUGS
 from sdpalab.bugs.sequences import SequenceAttention
+from sdpalab.bugs.tiled import TiledAttention
 from sdpalab.campaigns import self_test as campaign
 from sdpalab.campaigns.self_test import BugResult, SelfTest, self_test, specs_of
 from sdpalab.inputs import E4M3_KINDS, Inputs
@@ -84,7 +85,9 @@ TWO_RUNS = (
 
 @cache
 def right_everywhere(specs: tuple[CaseSpec, ...]) -> bool:
-    right = TiledBackward() if specs[0].problem.backward else SequenceAttention()
+    problem = specs[0].problem
+    forward = TiledAttention() if problem.layout_form.dense else SequenceAttention()
+    right = TiledBackward() if problem.backward else forward
     return first_failure(right, specs) is None
 
 
