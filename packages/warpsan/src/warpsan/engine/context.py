@@ -14,6 +14,7 @@ from warpsan.engine.memory import (
     LaneMark,
     Link,
     LinkList,
+    MapFence,
     MbarrierState,
     ProductInFlight,
     Reader,
@@ -252,6 +253,12 @@ class Context(NativeStruct):
     global_marks: Ptr[GlobalMark]  # per kind of access (:mod:`~warpsan.engine.global_races`) and granule
     global_kinds: i64
     global_granules: i64
+    map_fences: Ptr[MapFence]  # (:mod:`~warpsan.engine.map_fences`)
+    map_fence_count: i64
+    map_fence_room: i64  # 0: none are kept
+    map_vectors: Ptr[i64]
+    map_releases: MapFence  # the last one
+    map_acquires: MapFence
     marks_after: Ptr[GlobalMark]  # further ones
     mark_count: i64
     mark_room: i64

@@ -15,6 +15,7 @@ __all__ = [
     "LaneMark",
     "Link",
     "LinkList",
+    "MapFence",
     "MbarrierState",
     "Path",
     "ProductInFlight",
@@ -254,6 +255,21 @@ class LaneMark(NativeStruct):
     step: i64  # the number of its instruction's execution
     several: i64  # whether it stands for several lanes
     cluster: i64  # the number of its cluster plus one; 0: no access
+
+
+class MapFence(NativeStruct):
+    """A fence of the tensor map proxy, or an element of a list of releases."""
+
+    before: MapFence  # the one before it; 0: none
+    target: MapFence  # of an element: the release
+    warp: i64  # among the resident ones
+    cta: i64  # the linear index of its CTA in the grid
+    cluster: i64  # the number of its cluster
+    time: i64
+    scope: i64
+    place: i64  # of an acquire, the offset of the map in global memory; -1 for a release
+    releases: MapFence  # of an acquire, the list of releases before it
+    vector: Ptr[i64]  # that of its warp
 
 
 class GlobalMark(NativeStruct):

@@ -21,6 +21,7 @@ _MODULES = (
         "hazards",
         "initialised",
         "lane_races",
+        "map_fences",
         "mbarriers",
         "phases",
     ),
