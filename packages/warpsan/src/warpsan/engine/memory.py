@@ -161,8 +161,6 @@ class Warp(NativeStruct):
     copy_groups: Ptr[i32] = inline(WARP)  # groups of cp.async that each lane has committed
     bulk_groups: Ptr[i32] = inline(WARP)  # bulk groups that each lane has committed
     products_of_set: Ptr[i64] = inline(MOST_SETS)  # products in flight of each set of wgmma registers
-    last_event: i64  # start of its last event in the trace, plus one; 0: none of this cluster
-    last_phase: i64  # number of the barrier phase that it has left with others, if it has had no event since
     cluster_arrivals: Ptr[i32] = inline(WARP)  # arrivals of each lane at the barrier of the cluster
     cluster_waits: Ptr[i32] = inline(WARP)  # ... and its waits there
     paths: Ptr[Path] = inline(MOST_PATHS)
@@ -198,7 +196,6 @@ class ThreadCopy(NativeStruct):
     width: i64  # bytes of a copy
     number: i64  # of earlier copies
     pc: i64
-    traced: i64  # whether the access is an event
     group: Ptr[i32] = inline(WARP)
     target: Ptr[i64] = inline(WARP)
     source: Ptr[i64] = inline(WARP)

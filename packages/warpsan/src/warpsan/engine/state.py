@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from warpsan.checks.orders import SAME_GPU, communications, is_strong, memory_order
-from warpsan.checks.scopes import synchronises
+from warpsan.checks.orders import SAME_GPU, communications, is_strong, memory_order, synchronises
 from warpsan.checks.shadow import granule_of
 from warpsan.engine import layout, rules
 from warpsan.engine.assembler import NotNative

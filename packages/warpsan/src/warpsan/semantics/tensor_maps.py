@@ -11,7 +11,6 @@ from warpsan.engine.access import addresses, located
 from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.map_fences import fence_maps
 from warpsan.engine.operation import NativeOperation, OperationCode
-from warpsan.engine.trace import trace_fence
 from warpsan.host.tensor_map import ALIGNMENT, BYTE_STRIDES, CHUNK, DESCRIPTOR_BYTES
 from warpsan.ptx.accesses import MapChange
 from warpsan.ptx.ir import Immediate, Instruction, Operand
@@ -68,8 +67,6 @@ def _copy(asm: Assembler, instruction: Instruction, form: TensorMapCopy) -> None
     if asm.checked:
         operands = [0, 0, min(LEVELS[form.scope], SAME_GPU), 0]
         asm.record(NativeOperation("fence.maps", lambda code: code.hand_over(fence_maps)), operands)
-    if asm.traced:
-        asm.record(NativeOperation("trace.fence", lambda code: code.hand_over(trace_fence)), [instruction.pc])
 
 
 def _first_lane(code: OperationCode) -> None:

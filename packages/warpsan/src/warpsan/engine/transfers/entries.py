@@ -23,18 +23,32 @@ from warpsan.engine.layout import (
     RAW_WORDS,
     SCRATCH_FAULTS,
     STORES,
+    TOGETHER,
     UNMODELLED,
     WITHIN,
 )
 from warpsan.engine.map_fences import check_map
 from warpsan.engine.memory import MbarrierState, Record, TransferEntry
 from warpsan.engine.rules import AXES_DIFFER, NO_TENSOR_MAP, NOT_IN_CHUNKS
-from warpsan.engine.trace import trace_global
 from warpsan.engine.unit_addresses import check_global, check_shared, cta_of, offset_of
 from warpsan.engine.words import call_operation, copy, load32, load64, store64
 from warpsan.host.memory import GLOBAL_BASE
 
-__all__ = ["box_entry", "bytes_entry", "lane_address", "new_entry", "next_entry", "origin_place", "shared_place"]
+__all__ = [
+    "box_entry",
+    "bytes_entry",
+    "lane_address",
+    "new_entry",
+    "next_entry",
+    "next_serial",
+    "origin_place",
+    "shared_place",
+]
+
+
+def next_serial(context: Context) -> int:
+    """The number of an instruction's copies: in lockstep, that of the turn in which all warps execute it."""
+    return context.turn if context.order == TOGETHER else context.transfer_serial + 1
 
 
 def next_entry(context: Context) -> TransferEntry:
@@ -93,8 +107,6 @@ def tensor_map_at(context: Context, lane: int, address: int) -> int:
     status = check_global(context, lane, offset, 128, 64)
     if status != 0:
         return status
-    if context.trace != 0:
-        trace_global(context, offset, offset + 128)
     status = check_map(context, lane, offset, offset + 128)
     if status != 0:
         return status
