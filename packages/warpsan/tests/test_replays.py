@@ -1,4 +1,4 @@
-"""Replays of recorded events: barrier phases without an order are counted, and reports stay equal."""
+"""Reports need no events: rounds with a late warp, and the runs of a launch with hazards."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ import pytest
 
 import warpsan
 from hopper_snippets import CTA_WAIT, kernel
-from warpsan.analysis.program import build_program
-from warpsan.engine import layout, repeating
 from warpsan.engine.engine import NativeCode
-from warpsan.engine.event_order import EventOrder
-from warpsan.ptx.parser import parse
 
 BLOCKS = 4
 FIRST, LAST = "setp.lt.u32 %p0, %r2, 32;", "setp.ge.u32 %p0, %r2, 96;"
@@ -86,7 +82,6 @@ def test_hazards_of_units_and_endings_need_no_events(
         return execute(code, *arguments)
 
     monkeypatch.setattr(NativeCode, "run", counted)
-    monkeypatch.delattr(repeating, "record")
     try:
         report = warpsan.launch(kernel(body), "k", 1, 64, [np.zeros(64, np.uint32)], schedule=schedule)
         found = {hazard.kind for hazard in report.hazards}
@@ -94,55 +89,3 @@ def test_hazards_of_units_and_endings_need_no_events(
         found = {type(error).__name__}
     assert kind in found
     assert len(runs) == 2
-
-
-# ---- the order of events ---------------------------------------------------------------------------------------------
-
-ORDERED = rounds("bar.sync 0; @%p1 bra C; bar.sync 0; C:")
-
-
-def event(kind: int, warp: int, turn: int, place: int, *, times: int = 1) -> np.ndarray:
-    """The first words of an event."""
-    words = np.zeros(layout.EVENT_WORDS, np.int64)
-    words[[layout.EV_KIND, layout.EV_WORDS, layout.EV_WARP]] = kind, layout.EVENT_WORDS, warp
-    words[[layout.EV_TURN, layout.EV_PLACE, layout.EV_TIMES]] = turn, place, times
-    return words
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_empty_phases_keep_the_place_of_their_arrivals(seed: int) -> None:
-    """Clusters with random events reach the same steps with and without counted phases."""
-    entry = parse(ORDERED).entries["k"]
-    program = build_program(entry)
-    ends = [
-        number for number, block in enumerate(program.blocks) if block.end is not None and block.end.opcode == "bar"
-    ]
-    draw = np.random.default_rng(seed)
-    counted: list[list[np.ndarray]] = []
-    whole: list[list[np.ndarray]] = []
-    for _ in range(4):
-        counted.append([])
-        whole.append([])
-        turn = 0
-        for _ in range(30):
-            turn += 1
-            place, times = int(draw.choice(ends)), int(draw.integers(1, 5))
-            if draw.random() < 0.4:
-                other = event(layout.TRACE_MEETING, int(draw.integers(2)), turn, int(draw.integers(20)))
-                counted[-1].append(other)
-                whole[-1].append(other)
-                continue
-            counted[-1].append(event(layout.TRACE_PHASE, 0, turn, place, times=times))
-            for _ in range(times):
-                whole[-1] += [event(layout.TRACE_ARRIVAL, warp, turn, place) for warp in range(2)]
-                turn += 1
-    steps = [
-        [
-            [(cluster, words.tolist()) for cluster, words in step]
-            for _, step in EventOrder(entry, program, events, together=True).steps()
-            if step[0][1][layout.EV_KIND] == layout.TRACE_MEETING
-        ]
-        for events in (counted, whole)
-    ]
-    assert len(steps[0]) > 10
-    assert steps[0] == steps[1]

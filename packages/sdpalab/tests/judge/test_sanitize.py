@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from sdpalab.kernels.kernel import CudaKernel
 from sdpalab.kernels.plan import HEADER_FOLDERS, INCLUDE_DIR, Launch, Module
 from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.problem import Problem
-from warpsan.report import progress
 from warpsan.report.explanations import EXPLANATIONS
 from warpsan.report.hazards import KINDS
 from warpsan.report.sarif import to_sarif
@@ -117,16 +115,6 @@ def test_findings_are_distinct_and_say_which_runs_showed_them() -> None:
     written = json.loads(json.dumps(race.to_dict()))["other"]
     assert (written["text"], written["block"]) == (race.other.text, [0, 0, 0])
     assert written["ptx_line"] != race.ptx_line
-
-
-def test_a_long_run_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_SILENT", 0.0)
-    monkeypatch.setattr(progress, "_BETWEEN", 0.0)
-    shown: list[str] = []
-    sanitize_kernel(toy(RACY), TINY, modes=LOCKSTEP, progress=shown.append)
-    label, *more = shown
-    assert more
-    assert all(re.fullmatch(re.escape(label) + r": \d+ of \d+ recorded events checked", words) for words in more)
 
 
 def test_a_deadlock_and_an_endless_loop_are_findings() -> None:

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from warpsan.analysis.fusion import registers_written
-from warpsan.engine.selection import WARP, Array, Indices, Mask
 from warpsan.ptx.ir import Immediate, Instruction, Operand, Register
 from warpsan.ptx.opcodes import is_warp_barrier, opcode_of
 
@@ -19,8 +16,6 @@ __all__ = [
     "is_collective",
     "meets_at_barrier",
     "member_mask",
-    "pack_warps",
-    "warp_words",
 ]
 
 
@@ -71,15 +66,3 @@ def member_mask(body: Sequence[Instruction]) -> tuple[Instruction, Operand] | No
             if isinstance(target, Register) and isinstance(value, Immediate):
                 constants[target.name] = value
     return first
-
-
-def warp_words(lanes: Indices, count: int, flags: Mask | None = None) -> Array:
-    """One word per warp of ``count`` lanes, with the bits of ``lanes``, or of the lanes with a true flag."""
-    bits = np.zeros(count, dtype=np.bool_)
-    bits[lanes] = True if flags is None else flags
-    return pack_warps(bits)
-
-
-def pack_warps(bits: Mask) -> Array:
-    """Pack booleans by warp (any shape that ends in 32, or flat) into one word per warp."""
-    return np.packbits(bits.reshape(-1, WARP), axis=1, bitorder="little").view(np.uint32)[:, 0]

@@ -31,6 +31,7 @@ __all__ = [
     "is_memory_fence",
     "is_strong",
     "memory_order",
+    "synchronises",
 ]
 
 SAME_CTA, SAME_CLUSTER, SAME_GPU = range(3)
@@ -142,3 +143,16 @@ def is_communication(instruction: Instruction) -> bool:
 def communications(entry: Entry) -> tuple[Instruction, ...]:
     """The instructions that are strong accesses to global memory (:func:`is_communication`)."""
     return tuple(filter(is_communication, entry.instructions))
+
+
+@derived
+def synchronises(entry: Entry) -> bool:
+    """Whether a kernel has the instructions of acquire or release patterns."""
+    for instruction in entry.instructions:
+        if instruction.opcode in ("fence", "membar") and "proxy" not in instruction.mods:
+            return True
+        if opcode_of(instruction).memory:
+            order = memory_order(instruction)
+            if order.acquire or order.release:
+                return True
+    return False

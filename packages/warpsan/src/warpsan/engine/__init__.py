@@ -22,10 +22,10 @@ memory. A hazard, a possible hazard, a trap or a deadlock ends the first native 
 (:mod:`.reporting`) report or raise the actual errors, with every set of checks.
 
 **Rules** of units (:mod:`.barrier_rules`, :mod:`.mbarriers`, :mod:`.unit_addresses`, :mod:`.transfers`,
-:mod:`.product_rules`, :mod:`.waits`), of addresses, of undefined values and of shared memory are exact: the second run
-writes each broken rule into a row (:mod:`.hazards`), and :mod:`warpsan.report.rules` words it. Other accesses are
-suspected, in a way that misses no hazard; if there are any such, a third run records events (:mod:`.trace`), and a
-replay examines them. It only counts phases of barriers that order nothing new (:mod:`.empty_phases`).
+:mod:`.flight_rules`, :mod:`.product_rules`, :mod:`.waits`), of addresses, of undefined values and of races
+(:mod:`.races`, :mod:`.lane_races`, :mod:`.global_races`, :mod:`.map_fences`) are exact: the second run writes each
+broken rule into a row (:mod:`.hazards`), and :mod:`warpsan.report.rows` words it. The first run may suspect races that
+are none, and misses none.
 
 **Blocks that communicate** through global memory (:mod:`.communication`) run one cluster after the other, on one
 thread; releases are kept for later blocks (:mod:`.watch.releases`). All blocks of a cooperative launch run together, as

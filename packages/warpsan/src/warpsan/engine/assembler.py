@@ -84,7 +84,6 @@ class Assembler:
     program: Program
     checked: bool
     counted: bool
-    traced: bool
     target_name: str
     numerics: str
     records: list[list[int]] = field(default_factory=list)
@@ -253,7 +252,7 @@ class Assembler:
     @property
     def watched(self) -> bool:
         """Whether accesses to memory are checked, counted or recorded."""
-        return self.checked or self.counted or self.traced or bool(self.recorded)
+        return self.checked or self.counted or bool(self.recorded)
 
     def pair(self, operand: Operand) -> tuple[Operand, Operand | None]:
         """Both destinations of ``p|q``; None for the second where there is only one."""
@@ -394,7 +393,7 @@ def row_bytes(bits: int) -> int:
 
 
 def _literal(operand: Immediate, type_: PtxType) -> int:
-    """A literal's bits as a type (:meth:`warpsan.replay.decoder.Decoder.src`)."""
+    """A literal's bits as a type."""
     value = operand.value
     if type_.kind == "pred":
         return int(bool(value))

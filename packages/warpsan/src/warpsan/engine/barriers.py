@@ -9,7 +9,6 @@ from __future__ import annotations
 from warpsan.engine.barrier_rules import check_arrival, check_completion, rule_of_operands
 from warpsan.engine.clocks import acquire, forget, release_to
 from warpsan.engine.context import Context
-from warpsan.engine.empty_phases import end_phase
 from warpsan.engine.layout import (
     AT_BARRIER,
     BARRIER_COUNT,
@@ -24,7 +23,6 @@ from warpsan.engine.memory import BarrierState, Block, Warp
 from warpsan.engine.parts import add_part, begin_wait
 from warpsan.engine.structs import Ptr, i64
 from warpsan.engine.suspects import first_lane
-from warpsan.engine.trace import trace_arrival
 from warpsan.engine.watch.releases import take_rows
 from warpsan.engine.words import load32, popcount, store32
 
@@ -54,7 +52,6 @@ def arrive_at_one(context: Context, state: Warp, registers: int, block: Block, a
     if block.end_b >= 0:
         given = load32(registers + block.end_b + 4 * first) & 0xFFFFFFFF
     broken = rule_of_operands(context, name, given, end)
-    trace_arrival(context, taken, at, name, given, end, broken < 0 and end != END_ARRIVE)
     cta, warp = state.cta, state.number
     barrier = context.barriers[BARRIER_COUNT * cta + min(name, NO_BARRIER)]
     kind = 2 if end == END_REDUCE else 1
@@ -148,7 +145,6 @@ def release(context: Context, cta: int, barrier: BarrierState, name: int) -> int
         status = check_completion(context, cta, barrier, name, need, alive(context, cta))
         if status != 0:
             return status
-    end_phase(context, cta, name, arrived, arrived == need and (given != 0 or need == context.threads))
     warps = context.warp_count
     if barrier.kind == 2:
         reduce(context, cta, name)

@@ -3,9 +3,8 @@
 Actors are the warps. With asynchronous units, the operations of each warp and the copies that signal each mbarrier are
 further actors, in this order. A vector has, for each actor, the time up to which its accesses come before; with
 asynchronous units also the time up to which they have passed a proxy fence. A release passes a warp's vector on, and
-begins a new time for the warp; an acquire merges the released vector. The rules are those of
-:mod:`warpsan.checks.clocks`. A warp's own entry is the time up to which its lanes come after each other, even after a
-divergence.
+begins a new time for the warp; an acquire merges the released vector (FastTrack, Flanagan and Freund 2009). A warp's
+own entry is the time up to which its lanes come after each other, even after a divergence.
 """
 
 from __future__ import annotations

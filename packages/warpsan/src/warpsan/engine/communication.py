@@ -7,8 +7,7 @@ from dataclasses import replace
 from warpsan.analysis.derived import derived
 from warpsan.analysis.polling import polling_loops
 from warpsan.analysis.program import instructions_of
-from warpsan.checks.orders import SAME_GPU, communications, is_communication, is_strong, memory_order
-from warpsan.checks.scopes import synchronises
+from warpsan.checks.orders import SAME_GPU, communications, is_communication, is_strong, memory_order, synchronises
 from warpsan.host.setup import Setup
 from warpsan.ptx.ir import Entry, Instruction
 
@@ -19,7 +18,6 @@ __all__ = [
     "ctas_together",
     "orders_blocks",
     "orders_by_memory",
-    "orders_threads",
     "reaches_all_blocks",
     "relaxed_arrivals",
     "relaxed_waits",
@@ -54,11 +52,6 @@ def orders_blocks(entry: Entry) -> bool:
 def orders_by_memory(entry: Entry) -> bool:
     """Whether a thread may be ordered after another by reading its strong writes."""
     return synchronises(entry) and any(map(is_strong, entry.instructions))
-
-
-def orders_threads(entry: Entry, instruction: Instruction) -> bool:
-    """Whether an access may order threads through memory."""
-    return memory_order(instruction).strong and synchronises(entry)
 
 
 @derived

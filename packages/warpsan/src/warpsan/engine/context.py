@@ -14,6 +14,7 @@ from warpsan.engine.memory import (
     LaneMark,
     Link,
     LinkList,
+    MapFence,
     MbarrierState,
     ProductInFlight,
     Reader,
@@ -194,12 +195,6 @@ class Context(NativeStruct):
     unwaited: Ptr[i64]  # per instruction, copies of threads that ended without a wait for them
     cluster: i64  # number of the running cluster, in the order in which they run
     current_record: Record  # the record of the access that is checked
-    suspects: Address  # rows of possible hazards; 0: a suspicion ends the run
-    suspect_count: i64
-    suspects_of: Ptr[i32]  # the number of rows of each record
-    marked_shared: Ptr[u8]  # granules without a row: bytes for those of a CTA,
-    marked_global: Ptr[u8]  # for those of global memory,
-    marked_clusters: Ptr[u8]  # and per cluster bits: it has such granules, a rule may be broken in it
     hazards: Ptr[HazardRow]  # rows of hazards, and one more
     hazard_room: i64  # the most rows; 0: a hazard ends the run
     hazard_count: i64
@@ -207,14 +202,6 @@ class Context(NativeStruct):
     doubled: Ptr[DoubledArrival]  # of the running cluster; with rows of hazards
     doubled_count: i64
     illegal_ends: i64  # whether an illegal access ends the run in any case
-    trace: Address  # events in a row, followed by zeros; 0: no recording
-    trace_end: i64
-    trace_began: i64  # the end of the events of all earlier clusters
-    traced_accesses: i64  # of the running cluster
-    watched_shared: Ptr[u8]  # per granule of shared memory, whether accesses to it are recorded: a byte
-    watched_global: Ptr[u8]
-    # per cluster, whether to record accesses to shared memory (1), and all ordering events (2)
-    watched_clusters: Ptr[u8]
     forced: i64  # the block, plus one, that lanes run without required lanes of their warp; 0: none
     prerequisites: Ptr[i64]  # accesses of the kernel before: from, to and whether it writes; 0 if that is complete
     prerequisite_count: i64
@@ -225,7 +212,6 @@ class Context(NativeStruct):
     arrivals_pending: i64  # ... and whether warps have arrived at barriers in this turn, or exited: all at once
     # per four bytes of shared memory: the pc, plus one, of the load that undefined bits came from
     origins: Ptr[i32]
-    traced_write: i64  # start of the last event of a write or an atomic operation
     recorded: Ptr[u8]  # per instruction, whether recorders collect its accesses: a byte; 0: none
     record_shared: Address  # Python functions for such accesses, of shared memory
     record_line: Address  # and of global memory by copies
@@ -233,10 +219,6 @@ class Context(NativeStruct):
     counted_copies: i64  # with counters, copies of boxes
     copy_of_sector: Ptr[i32]  # ... per sector of global memory, the last copy that touched it, int32
     global_undefined: Ptr[u8]  # per byte of global memory, whether it is unwritten: a byte; 0: no detection
-    deferred_arrivals: Ptr[i64]  # per CTA, deferred arrivals at barriers, which are not events yet; 0: no deferral
-    phases: i64  # complete phases of barriers whose arrivals are events
-    traced_copy: i64  # the number of the last copy of cp.async whose access is an event
-    traced_phase: i64  # start of the last event of an empty phase; -1: none of this cluster
     flights_checked: i64  # whether the async check reports accesses to memory that operations in flight use
     values_count: i64  # whether writes of the stored value race
     # the parties of accesses to shared memory (:mod:`~warpsan.engine.races`), if rows of hazards are kept: per granule,
@@ -252,6 +234,12 @@ class Context(NativeStruct):
     global_marks: Ptr[GlobalMark]  # per kind of access (:mod:`~warpsan.engine.global_races`) and granule
     global_kinds: i64
     global_granules: i64
+    map_fences: Ptr[MapFence]  # (:mod:`~warpsan.engine.map_fences`)
+    map_fence_count: i64
+    map_fence_room: i64  # 0: none are kept
+    map_vectors: Ptr[i64]
+    map_releases: MapFence  # the last one
+    map_acquires: MapFence
     marks_after: Ptr[GlobalMark]  # further ones
     mark_count: i64
     mark_room: i64

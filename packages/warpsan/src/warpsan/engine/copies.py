@@ -1,7 +1,7 @@
 """Copies of cp.async in flight: machine code (:mod:`~warpsan.engine.translate`).
 
 In the late mode, a copy poisons its destination at issue, and reads its source and writes the data when the issuing
-lane waits for its group (:mod:`warpsan.replay.async_copy`).
+lane waits for its group (PTX ISA, "Data Movement: Asynchronous Copy").
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from warpsan.engine.layout import (
 )
 from warpsan.engine.memory import Record, ThreadCopy, Warp
 from warpsan.engine.suspects import current_instruction
-from warpsan.engine.trace import trace_landing
 from warpsan.engine.watch.shared_memory import copies_landed, copies_still_fly
 from warpsan.engine.watch.undefined_global import undefine_copies
 from warpsan.engine.words import copy, fill, popcount, store64
@@ -41,7 +40,6 @@ def issue_copies(context: Context, entry: ThreadCopy) -> int:
     early, number = context.early, context.copy_count + 1
     context.copy_count = number
     entry.number = number
-    entry.traced = context.traced_copy == number
     for lane in range(32):
         if mask >> lane & 1:
             if early:
@@ -116,8 +114,6 @@ def wait_for_copies(registers: int, record: Record, mask: int, context: Context)
             current_instruction(context, entry.pc)
             copies_landed(context, state.cta, due, width)
             undefine_copies(context, entry, state.cta, due)
-        if due != 0 and entry.traced:
-            trace_landing(context, due, entry.number)
         here = here & ~due
         entry.mask = here
         left |= here

@@ -28,7 +28,6 @@ from warpsan.errors import UnsupportedInstruction
 from warpsan.numerics.ring import Ring
 from warpsan.ptx.ir import Entry, Instruction, Operand
 from warpsan.ptx.modifiers import Mods
-from warpsan.semantics.events import trace_instruction
 from warpsan.semantics.matrix import product_records
 from warpsan.semantics.warpgroup import look_at_sets
 
@@ -107,7 +106,6 @@ def decode(
     ring: Ring | None = None,
     tracking: bool = False,
     track_unwritten_global: bool = False,
-    traced: bool = False,
     provenance: bool = False,
     volatile_is_data: bool = False,
     version: float = 9.0,
@@ -117,9 +115,9 @@ def decode(
 ) -> Decoded:
     """Decode an entry. ``checked`` and ``counted`` add the records of the checks and the counters, ``tracking`` those
     that follow undefined bytes of memory, ``track_unwritten_global`` those that detect reads of unwritten global
-    memory, ``provenance`` those of that check, and ``traced`` those that record events (:mod:`.trace`). With
-    ``volatile_is_data``, volatile accesses are weak. ``recorded`` has the instructions, by their pc, whose accesses
-    recorders collect. With ``default_scope_is_cta``, mbarrier instructions without a scope have the scope ``.cta``.
+    memory, and ``provenance`` those of that check. With ``volatile_is_data``, volatile accesses are weak. ``recorded``
+    has the instructions, by their pc, whose accesses recorders collect. With ``default_scope_is_cta``, mbarrier
+    instructions without a scope have the scope ``.cta``.
 
     ``target`` is the module's ``.target``, ``version`` its PTX version, ``variables`` the names with an address, and
     ``numerics`` as in :func:`warpsan.launch`. With a ring, floating-point instructions are the ring's.
@@ -129,9 +127,9 @@ def decode(
     NotNative
         If the entry needs more than the native engine can hold.
     """
-    asm = Assembler(entry, program, checked, counted, traced, target, numerics)
+    asm = Assembler(entry, program, checked, counted, target, numerics)
     if ring is not None:
-        asm = RingAssembler(entry, program, checked, counted, traced, target, numerics, ring=ring)
+        asm = RingAssembler(entry, program, checked, counted, target, numerics, ring=ring)
     asm.volatile_is_data, asm.version, asm.recorded, asm.variables = volatile_is_data, version, recorded, variables
     asm.default_scope_is_cta, asm.track_unwritten_global = default_scope_is_cta, track_unwritten_global
     if provenance:
@@ -233,8 +231,6 @@ def _block(
                     look_at_sets(asm, (instruction,))
                 if follows:
                     follow_undefined(asm, instruction, undefined)
-                if asm.traced:
-                    trace_instruction(asm, instruction)
             if isinstance(item, MmaGroup):
                 _products(asm, item)
             else:
@@ -260,7 +256,6 @@ def _block(
             asm.guard = 0  # operands of an end are prepared for all lanes
             guard = asm.guard_word(basic.end)
             end_block(asm, program, basic.end, words)
-            trace_instruction(asm, basic.end)
         except _Refusals as why:
             del asm.records[begin:]
             words = before

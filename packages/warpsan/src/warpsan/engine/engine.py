@@ -92,8 +92,6 @@ class NativeCode:
     setup : Setup
     space : Space
         Global memory.
-    traced : bool
-        Whether it records events (:mod:`~warpsan.engine.trace`).
 
     Raises
     ------
@@ -101,11 +99,11 @@ class NativeCode:
         If the launch needs a feature that the native engine does not have.
     """
 
-    def __init__(self, setup: Setup, space: Space, *, traced: bool = False) -> None:
+    def __init__(self, setup: Setup, space: Space) -> None:
         code = library()
         code.prepare()
         with setup.stopwatch.phase("decode"):
-            self.setup, self.space, self.decoded = setup, space, _decode(setup, traced=traced)
+            self.setup, self.space, self.decoded = setup, space, _decode(setup)
             self._template = register_template(setup, space, self.decoded)
         with setup.stopwatch.phase("compile"):
             self._table = np.array(code.operations(self.decoded.operations), dtype=np.int64)
@@ -243,25 +241,25 @@ def _conflict(states: list[State]) -> bool:
     return False
 
 
-def _key(setup: Setup, *, traced: bool = False) -> _Key:
+def _key(setup: Setup) -> _Key:
     """The inputs of a decoded program."""
     flags = (
-        *(bool(setup.checks), setup.counters, setup.tracking, setup.track_unwritten_global, traced),
+        *(bool(setup.checks), setup.counters, setup.tracking, setup.track_unwritten_global),
         *("provenance" in setup.checks, setup.volatile == "data", "strict" in setup.checks),
     )
     return id(setup.program), flags, recorded_pcs(setup), setup.module.target, setup.numerics
 
 
-def _forgotten(setup: Setup, *, traced: bool = False) -> weakref.ref[Program]:
+def _forgotten(setup: Setup) -> weakref.ref[Program]:
     """A reference to the launch's program, which drops the decoded program when the launch ends."""
-    key = _key(setup, traced=traced)
+    key = _key(setup)
     return weakref.ref(setup.program, lambda _: _decoded.pop(key, None))
 
 
 @without_collector()
-def _decode(setup: Setup, *, traced: bool) -> Decoded:
-    """The launch's program, decoded once for each choice of checks, counters, numerics and events."""
-    key = _key(setup, traced=traced)
+def _decode(setup: Setup) -> Decoded:
+    """The launch's program, decoded once for each choice of checks, counters, and numerics."""
+    key = _key(setup)
     known = _decoded.get(key)
     if known is None or known[0]() is not setup.program:
         checked = bool(setup.checks)
@@ -275,7 +273,6 @@ def _decode(setup: Setup, *, traced: bool) -> Decoded:
                 ring=_ring(setup),
                 tracking=setup.tracking,
                 track_unwritten_global=setup.track_unwritten_global,
-                traced=traced,
                 provenance="provenance" in setup.checks,
                 volatile_is_data=setup.volatile == "data",
                 version=float(setup.module.version),
@@ -285,7 +282,7 @@ def _decode(setup: Setup, *, traced: bool) -> Decoded:
             )
         except NotNative as why:
             result = str(why)
-        known = _forgotten(setup, traced=traced), result
+        known = _forgotten(setup), result
         _decoded[key] = known
     if isinstance(known[1], str):
         raise NotNative(known[1])

@@ -39,7 +39,16 @@ from warpsan.engine.rules import (
 from warpsan.engine.tags import cta_of_tag, global_tag, global_time, warp_of_tag
 from warpsan.engine.words import load64
 
-__all__ = ["check_map", "check_reads", "check_strong_reads", "check_updates", "check_writes"]
+__all__ = [
+    "check_reads",
+    "check_strong_reads",
+    "check_updates",
+    "check_writes",
+    "has_kind",
+    "mark_of",
+    "resident",
+    "unordered_map_write",
+]
 
 ATOMIC, ASYNCHRONOUS = 16, 32
 """Flags of a mark beside its scope: an atomic operation, an access in the async proxy."""
@@ -341,10 +350,14 @@ def check_fences(context: Context, mask: int, width: int, issuer: int) -> int:
     return 0
 
 
-def check_map(context: Context, lane: int, begin: int, end: int) -> int:
-    """A copy of a lane reads the tensor map in a range. Returns a status."""
-    if context.global_marks == 0:
-        return 0
+def unordered_map_write(context: Context, lane: int, begin: int, end: int) -> int:
+    """A copy of a lane reads the tensor map in a range: whether it comes after all writes there.
+
+    Returns
+    -------
+    int
+        0 if it does, -1 if the hazard has been noted, or a status.
+    """
     shift, warp = context.global_shift, context.current
     for turn in range(2):
         kind = UPDATED if turn else WROTE
@@ -352,5 +365,6 @@ def check_map(context: Context, lane: int, begin: int, end: int) -> int:
             mark = unordered_mark(context, warp, kind, k)
             if mark != 0:
                 place = begin + ((k << shift) - begin) // 16 * 16
-                return race_at(context, USES_MAP_WRITTEN, IN_GLOBAL, lane, place, 16, mark, 0)
+                status = race_at(context, USES_MAP_WRITTEN, IN_GLOBAL, lane, place, 16, mark, 0)
+                return status if status != 0 else -1
     return 0

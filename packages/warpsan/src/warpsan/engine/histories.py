@@ -10,7 +10,7 @@ import numpy as np
 from warpsan.engine.engine import NativeCode
 from warpsan.engine.lane_races import READ, UPDATED, WROTE
 from warpsan.engine.layout import OF_COPIES
-from warpsan.engine.reporting import in_order, space_for_notes
+from warpsan.engine.reporting import in_order, row_space
 from warpsan.engine.selection import Array, Indices
 from warpsan.engine.touched import History, LastAccesses
 from warpsan.errors import SimError
@@ -39,8 +39,8 @@ def history_of(setup: Setup, space: Space, places: Indices) -> History:
     """
     fine, order = in_order(replace(setup, prerequisites=None, tracking=False, watchers=(), counters=False))
     code = NativeCode(fine, space)
-    notes = space_for_notes(fine, code, space)
-    state = code.state(order | notes.words)
+    hazards = row_space(fine, code)
+    state = code.state(order | hazards.words)
     if code.run(state, 0, code.clusters):
         raise SimError("the launch of another stream does not run to its end again")
     granule = 1 << state.context.global_shift

@@ -2,8 +2,8 @@
 
 A warp's own entry in its vector is the time up to which all its lanes come after each other. Lanes that arrive at an
 mbarrier, execute a fence or release pass on their own accesses; when all lanes of the warp have waited, or the warp
-acquires, it comes after these accesses (:class:`warpsan.checks.lanes.LaneOrder`). Waits of a part of the warp at an
-mbarrier are not kept: this may cause false suspicions.
+acquires, it comes after these accesses. Waits of a part of the warp at an mbarrier count lane by lane in a run that
+reports hazards; without them, the first run may end at a suspicion that is none.
 """
 
 from __future__ import annotations

@@ -1,9 +1,13 @@
 """Races between the lanes of a warp: machine code (:mod:`~warpsan.engine.translate`).
 
-A lane that executed an instruction together with another comes after it in its own program; a lane that was absent,
-because the warp had diverged, does not (:mod:`warpsan.checks.lanes`). Only accesses with absent lanes are marked. The
-first run of a launch suspects such races (:mod:`.watch.shared_memory`); a run that reports hazards has marks with the
-lane of each access, and finds them exactly.
+Lanes of a warp need not run together (sm_70 and later). A lane that executed an instruction together with another comes
+after it in its own program; a lane that was absent, because the warp had diverged, does not. ``__syncwarp()`` orders
+the lanes of its mask, and a barrier orders the lanes that arrive (PTX ISA, "Axioms"; CUDA C++ Programming Guide,
+"Independent Thread Scheduling"). Only accesses with absent lanes are marked; the ``lanes`` check does not assume that
+lanes which run together stay together.
+
+The first run of a launch suspects such races (:mod:`.watch.shared_memory`); a run that reports hazards has marks with
+the lane of each access, and finds them exactly.
 """
 
 from __future__ import annotations

@@ -120,49 +120,9 @@ FORWARD, BACKWARD, DRAWN, TOGETHER = 0, 1, 2, 3
 
 # ---- what may be a hazard: int64 words -------------------------------------------------------------------------------
 
-IN_SHARED, IN_GLOBAL, IN_LOCAL, AT_UNIT = range(4)
-"""Spaces in rows and events; the last value is an instruction beside which another may have broken a rule."""
+IN_SHARED, IN_GLOBAL, IN_LOCAL = range(3)
+"""Spaces in rows."""
 
-SUSPECT_WORDS, MOST_SUSPECTS, SUSPECTS_OF_RECORD = 4, 1 << 16, 512
-SU_RECORD, SU_SPACE, SU_GRANULE, SU_CLUSTER = range(4)
-
-# ---- events: int64 words ---------------------------------------------------------------------------------------------
-
-TRACE_WORDS = 1 << 23
-EV_KIND, EV_WORDS, EV_WARP, EV_MASK, EV_PLACE, EV_TURN = range(6)
-"""``EV_PLACE``: the pc of the instruction, or the block at whose end it is. ``EV_TURN``: in lockstep, the turn in
-which all warps at a block run it."""
-EVENT_WORDS = 9
-TRACE_CLUSTER, TRACE_ACCESS, TRACE_ARRIVAL, TRACE_EXIT, TRACE_MEETING, TRACE_LANDING = range(6)
-TRACE_STEP, TRACE_ADVANCE, TRACE_MAP, TRACE_PHASE = 7, 8, 9, 10
-TRACE_FENCE = -1
-"""Kinds of events: an instruction of :mod:`.steps`; landing of asynchronous operations of one instruction; a read
-of a tensor map that a kernel may change; phases of a barrier that order nothing (:mod:`.empty_phases`); a fence of
-tensor maps, after the accesses of its instruction."""
-EV_MAP, EV_DESCRIPTOR = 6, 9
-"""For a tensor map: its place in global memory, and its bytes after the other words."""
-EV_NAME, EV_THREADS, EV_WAITS = 6, 7, 8
-"""For an arrival at a barrier."""
-EV_TIMES = 8
-"""For empty phases: their number in a row; the name and the threads are those of an arrival."""
-EV_GROUPS = EVENT_WORDS
-"""For converging lanes: the members of each lane's group."""
-EV_OPERATION = 6
-"""For an instruction that issues asynchronous operations: their number, or -1; for landing operations: their number."""
-EV_ROWS = EVENT_WORDS
-"""For an instruction: the values of its registers, 32 words for each."""
-EV_COPY = 6
-"""For landing copies: the number of the instruction in the order of execution."""
-EV_SPACE, EV_DOES, EV_WIDTH, EV_CHANGES, EV_VALUED, EV_NUMBER, EV_OFFSETS = 7, 8, 9, 10, 11, 12, 13
-EV_VALUES = EV_OFFSETS + WARP
-"""For an access: lanes that change the stored value, as bits; whether the values follow, 16 bytes a lane; for
-copies, the number."""
-ACCESS_WORDS = EV_VALUES + 2 * WARP
-READS_IT, WRITES_IT, UPDATES_IT, COPIES_TO_IT = 1, 2, 3, 4
-ORDERS_IT = 8
-"""Flag of a strong access, which may order threads. It is recorded at every place."""
-SUSPICIOUS_PLACE, ORDERING_PLACE = 1, 2
-"""Reasons to record accesses to a granule: a possible hazard; an access that may order threads."""
 MATRIX_ROWS, TRANSPOSED_ROWS = 32, 33
 """Element bytes that stand for stmatrix: lanes write the rows of matrices of 16-bit elements, or their columns, from
 registers of all lanes of the warp."""
@@ -180,7 +140,6 @@ OF_FENCES = -1
 
 MOST_PATHS = 33
 MOST_SETS = 62
-NO_PHASE = -1
 
 # ---- an mbarrier -----------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ __all__ = [
     "LaneMark",
     "Link",
     "LinkList",
+    "MapFence",
     "MbarrierState",
     "Path",
     "ProductInFlight",
@@ -160,8 +161,6 @@ class Warp(NativeStruct):
     copy_groups: Ptr[i32] = inline(WARP)  # groups of cp.async that each lane has committed
     bulk_groups: Ptr[i32] = inline(WARP)  # bulk groups that each lane has committed
     products_of_set: Ptr[i64] = inline(MOST_SETS)  # products in flight of each set of wgmma registers
-    last_event: i64  # start of its last event in the trace, plus one; 0: none of this cluster
-    last_phase: i64  # number of the barrier phase that it has left with others, if it has had no event since
     cluster_arrivals: Ptr[i32] = inline(WARP)  # arrivals of each lane at the barrier of the cluster
     cluster_waits: Ptr[i32] = inline(WARP)  # ... and its waits there
     paths: Ptr[Path] = inline(MOST_PATHS)
@@ -197,7 +196,6 @@ class ThreadCopy(NativeStruct):
     width: i64  # bytes of a copy
     number: i64  # of earlier copies
     pc: i64
-    traced: i64  # whether the access is an event
     group: Ptr[i32] = inline(WARP)
     target: Ptr[i64] = inline(WARP)
     source: Ptr[i64] = inline(WARP)
@@ -254,6 +252,21 @@ class LaneMark(NativeStruct):
     step: i64  # the number of its instruction's execution
     several: i64  # whether it stands for several lanes
     cluster: i64  # the number of its cluster plus one; 0: no access
+
+
+class MapFence(NativeStruct):
+    """A fence of the tensor map proxy, or an element of a list of releases."""
+
+    before: MapFence  # the one before it; 0: none
+    target: MapFence  # of an element: the release
+    warp: i64  # among the resident ones
+    cta: i64  # the linear index of its CTA in the grid
+    cluster: i64  # the number of its cluster
+    time: i64
+    scope: i64
+    place: i64  # of an acquire, the offset of the map in global memory; -1 for a release
+    releases: MapFence  # of an acquire, the list of releases before it
+    vector: Ptr[i64]  # that of its warp
 
 
 class GlobalMark(NativeStruct):

@@ -1,19 +1,14 @@
 """Hazards reported by native code.
 
-A launch with a possible hazard is run again, on one thread, and continues after each hazard: broken rules have rows
-(:mod:`.hazards`), and suspicious places are noted (:mod:`.suspects`). If there are such places, it is run once more in
-the same order, and records the events there (:mod:`.trace`); a replay passes them to the checks, which report
-(:mod:`.replay`). The rules and texts of the order of accesses are therefore those of :mod:`warpsan.checks`.
+A launch with a hazard is run again, on one thread, and continues after each hazard, which is a row
+(:mod:`.hazards`, :mod:`warpsan.report.rows`). The shadows of this run also have the instruction and the threads of each
+access (:mod:`.races`), so that the rules are exact. Its first run may have ended at a suspicion that turns out to be
+none: an access of lanes that had diverged, or a write of the stored value.
 
-Under ``schedule="lockstep"``, both runs are in lockstep: all warps of a cluster at the lowest block run it; blocks end
-after each access to memory, and the same lanes continue. Clusters run one after the other; the report has those of a
-chunk in lockstep (:mod:`.event_order`). If threads poll, warps take turns instead.
-
-A suspicion may be false (a write of the stored value, a neighbour in the same 16 bytes). If an instruction with a
-suspicion is not part of any hazard, or if there is no hazard at all, another such run records all of its places, one
-part after the other if memory does not suffice for all their events. The same runs follow for launches that end with an
-exception, and for launches whose counters depend on the order in which lanes of a warp leave an mbarrier: the order is
-then that of these runs.
+Under ``schedule="lockstep"``, this run is in lockstep: all warps of a cluster at the lowest block run it; blocks end
+after each access to memory, and the same lanes continue. Clusters run one after the other. If threads poll, warps take
+turns instead. The same run follows for launches that end with an exception, and for launches whose counters depend on
+the order in which lanes of a warp leave an mbarrier: the order is then that of this run.
 """
 
 from __future__ import annotations
@@ -21,18 +16,13 @@ from __future__ import annotations
 import weakref
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from warpsan.analysis.polling import polling_loops
 from warpsan.analysis.program import Program, build_program
 from warpsan.engine import layout, rules
 from warpsan.engine.assembler import NotNative
 from warpsan.engine.communication import all_resident
 from warpsan.engine.engine import NativeCode, accesses_of
-from warpsan.engine.repeating import Repetition, TooManyEvents, address_of, marks_of
 from warpsan.engine.row_space import RowSpace
-from warpsan.engine.selection import Array
-from warpsan.engine.suspicions import Suspicions
 from warpsan.engine.touched import Touched
 from warpsan.errors import IllegalAccess, SimError
 from warpsan.host.memory import Space
@@ -42,54 +32,36 @@ from warpsan.report.hazard_log import HazardLog
 from warpsan.report.rows import report_rows
 from warpsan.report.run_ends import ending_of
 
-__all__ = ["REPORTED", "Notes", "Suspicions", "in_order", "note_suspicions", "report_suspicions", "space_for_notes"]
+__all__ = ["REPORTED", "Reported", "in_order", "report", "row_space"]
 
 _fine: dict[int, tuple[weakref.ref[Program], Program]] = {}
 
 
 @dataclass(frozen=True)
-class Notes:
-    """Space for the hazards and suspicions of a run that continues after them.
+class Reported:
+    """A launch whose hazards are in the log.
 
     Attributes
     ----------
-    hazards : RowSpace
-    suspects, counts : ndarray
-        Rows of suspicions, and their number for each record.
-    marks : dict of int to ndarray of uint8
-        Further suspicious granules, by space.
-    clusters : ndarray of uint8
-        As in :class:`~warpsan.engine.suspicions.Suspicions`.
+    status : int
+        0, or the status of the run's end: a trap, or a deadlock.
+    unwritten : bool
+        Whether undefined bytes of shared memory were read.
+    ending : SimError, optional
+        The exception with which the launch ends.
     """
 
-    hazards: RowSpace
-    suspects: Array
-    counts: Array
-    marks: dict[int, Array]
-    clusters: Array
-
-    @property
-    def words(self) -> dict[str, int]:
-        """The fields of the context."""
-        arrays = {
-            "suspects": self.suspects,
-            "suspects_of": self.counts,
-            "marked_shared": self.marks[layout.IN_SHARED],
-            "marked_global": self.marks[layout.IN_GLOBAL],
-            "marked_clusters": self.clusters,
-        }
-        return self.hazards.words | {name: address_of(array) for name, array in arrays.items()}
+    status: int
+    unwritten: bool
+    ending: SimError | None
 
 
-def space_for_notes(setup: Setup, code: NativeCode, space: Space) -> Notes:
-    """Space for the notes of a run."""
-    records = len(code.decoded.records) + len(setup.entry.instructions)
-    rows = np.zeros((layout.MOST_SUSPECTS, layout.SUSPECT_WORDS), np.int64)
-    clusters = np.zeros(code.clusters, np.uint8)
-    return Notes(RowSpace(records), rows, np.zeros(records, np.int32), marks_of(setup, space), clusters)
+def row_space(setup: Setup, code: NativeCode) -> RowSpace:
+    """Space for the hazards of a run that continues after them."""
+    return RowSpace(len(code.decoded.records) + len(setup.entry.instructions))
 
 
-def note_suspicions(
+def report(
     setup: Setup,
     space: Space,
     tally: Tally,
@@ -97,7 +69,7 @@ def note_suspicions(
     why: str,
     touched: list[Touched] | None = None,
     printed: list[str] | None = None,
-) -> Suspicions | None:
+) -> Reported | None:
     """Run a launch that may have hazards to its end.
 
     Parameters
@@ -108,7 +80,7 @@ def note_suspicions(
     tally : Tally
         Receives the counts, if the launch ran to its end.
     log : HazardLog
-        Receives the illegal accesses.
+        Receives the hazards.
     why : str
         The reason of the first run's end.
     touched : list of Touched, optional
@@ -117,7 +89,7 @@ def note_suspicions(
 
     Returns
     -------
-    Suspicions, optional
+    Reported, optional
         None if a report is not possible.
 
     Raises
@@ -132,12 +104,11 @@ def note_suspicions(
         code = NativeCode(fine, space)
     except NotNative:
         return None
-    notes = space_for_notes(fine, code, space)
+    hazards = row_space(fine, code)
     ends_illegally = bool(setup.checks) and "memory" not in setup.checks
-    words = order | notes.words | {"illegal_ends": int(ends_illegally)}
-    state = code.state(words)
+    state = code.state(order | hazards.words | {"illegal_ends": int(ends_illegally)})
     status = code.run(state, 0, code.clusters)
-    found = notes.hazards.rows(state.context.hazard_count)
+    found = hazards.rows(state.context.hazard_count)
     unwritten = any(each.rule in (rules.UNWRITTEN_READ, rules.STORED_UNSET) for each in found)
     stuck = status == layout.STUCK and all_resident(setup) is None
     ends = stuck or status in (
@@ -163,61 +134,8 @@ def note_suspicions(
         if not setup.checks:
             raise
         ending = error  # raised with the hazards so far
-    illegal = ending is not None
     ending = ending or ending_of(code, state, status, log)
-    if status and ending is None:
-        return None
-    rows = notes.suspects[: state.context.suspect_count]
-    if not {"race", "async"} & set(setup.checks):  # no check needs these
-        rows = rows[~np.isin(rows[:, layout.SU_SPACE], (layout.IN_SHARED, layout.IN_GLOBAL))]
-    in_shared = rows[:, layout.SU_SPACE] == layout.IN_SHARED
-    rows[in_shared, layout.SU_GRANULE] %= max(state.context.granules, 1)  # within its CTA
-    last = state.context.cluster
-    return Suspicions(rows, code.decoded.places, status, last, unwritten, notes.marks, notes.clusters, illegal, ending)
-
-
-def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Suspicions) -> bool:
-    """Run a launch with suspicious places once more, and report its hazards.
-
-    Parameters
-    ----------
-    setup, space : as for :func:`note_suspicions`
-    log : HazardLog
-        Receives the hazards.
-    suspicions : Suspicions
-
-    Returns
-    -------
-    bool
-        Whether the report is complete.
-
-    Raises
-    ------
-    Deadlock, IllegalAccess, KernelTrap, StepLimit, UnsupportedInstruction
-        If the launch ends with it.
-    """
-    complete = suspicions.complete or _report(setup, space, log, suspicions)
-    if suspicions.ending is not None:
-        with log.attach_to_errors():
-            raise suspicions.ending
-    return complete
-
-
-def _report(setup: Setup, space: Space, log: HazardLog, suspicions: Suspicions) -> bool:
-    fine, order = in_order(replace(setup, tracking=False))
-    try:
-        code = NativeCode(replace(fine, checks=(), counters=False, watchers=()), space, traced=True)
-    except NotNative:
-        return False
-    noted = {(each.kind, each.pc) for each in log.hazards()}
-    launch = Repetition(fine, order, code, log, suspicions, noted, space.data.copy())
-    try:
-        if not launch.report(closely=False):
-            return False
-        # Suspicions may be false: all places without a hazard are recorded.
-        return launch.explained or launch.report(closely=True)
-    except TooManyEvents:
-        return launch.in_parts()
+    return None if status and ending is None else Reported(status, unwritten, ending)
 
 
 def in_order(setup: Setup) -> tuple[Setup, dict[str, int]]:

@@ -71,13 +71,15 @@ READS_CONSTANT, SCOPES_OF_READ, SCOPES_OF_WRITE, SCOPES_OF_UPDATE, USES_MAP_WRIT
 LANE_READS, LANE_WRITES, LANE_UPDATES, LANES_TOGETHER = 120, 124, 128, 132
 EARLY_READ, EARLY_WRITE, EARLY_UPDATE = 133, 134, 135
 AFTER_EXIT = 136
-LAST_RACE = 139
+MAP_NOT_ACQUIRED, MAP_ACQUIRE_NARROW, MAP_NOT_RELEASED, MAP_RELEASE_NARROW = range(140, 144)
+LAST_RACE = 149
 """The rules of ``LANE_READS``, ``LANE_WRITES`` and ``LANE_UPDATES`` are the first of four, one for each kind of the
 other lane's access (:mod:`.lane_races`).
 
 An access, and the earlier one that does not come before it: reads, plain writes, atomic updates, and asynchronous
 copies that write; an access to an mbarrier by a copy that completes on it; in the async proxy, accesses to data written
 in the generic proxy without a fence; copies of lanes of one instruction to one place, and writes of different values in
-one turn of lockstep. Accesses that conflict with the kernel before;
-an access to the shared memory of a CTA (``expected``) that may have exited. ``found`` is whether the earlier access is
-asynchronous, ``expected`` what is missing."""
+one turn of lockstep; accesses that conflict with the kernel before; an access to the shared memory of a CTA
+(``expected``) that may have exited; fences between a write to a tensor map and its use (``expected`` is the relation of
+the threads, ``found`` a scope). Otherwise ``found`` is whether the earlier access is asynchronous, ``expected`` what is
+missing."""

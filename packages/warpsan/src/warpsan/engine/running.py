@@ -9,7 +9,7 @@ from warpsan.analysis.derived import derived
 from warpsan.engine.communication import all_resident
 from warpsan.engine.engine import run
 from warpsan.engine.layout import NOTHING_CAN_RUN, UNWRITTEN
-from warpsan.engine.reporting import note_suspicions, report_suspicions
+from warpsan.engine.reporting import report
 from warpsan.engine.touched import Touched
 from warpsan.errors import Deadlock, IllegalAccess, KernelTrap, SimError, StepLimit
 from warpsan.host.arena import Arena, Before
@@ -120,21 +120,18 @@ def _report(setup: Setup, arena: Arena, before: Before, why: str, *, wanted: boo
     Undefined bytes of memory are tracked if and only if any are read, and the launch runs to its end.
     """
     execution = _execution(setup, arena)
-    suspicions = note_suspicions(
+    reported = report(
         *(setup, execution.space, execution.tally, execution.log, why),
         *(execution.touched if wanted else None, execution.printed),
     )
-    if suspicions is None:
+    if reported is None:
         return None, False
-    if _follows(setup) and setup.tracking != (suspicions.unwritten and not suspicions.status):
+    if _follows(setup) and setup.tracking != (reported.unwritten and not reported.status):
         return None, True
-    if suspicions.complete and suspicions.ending is None:
-        return execution, False
-    arena.restore(before)
-    again = replace(execution, space=arena.space())
-    complete = report_suspicions(setup, again.space, again.log, suspicions)
-    again.space.undefined = execution.space.undefined
-    return again if complete else None, False
+    if reported.ending is not None:
+        with execution.log.attach_to_errors():
+            raise reported.ending
+    return execution, False
 
 
 def _run_once(setup: Setup, execution: Execution, workers: int | None, *, wanted: bool) -> str:

@@ -21,10 +21,11 @@ _MODULES = (
         "hazards",
         "initialised",
         "lane_races",
+        "map_fences",
         "mbarriers",
         "phases",
     ),
-    *("products", "scheduler", "suspects", "trace", "traffic", "transfers", "updates", "watch"),
+    *("products", "scheduler", "suspects", "traffic", "transfers", "updates", "watch"),
     *("watch.cluster_memory", "watch.undefined_bytes", "watch.undefined_global", "watch.undefined_products"),
 )
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from warpsan.engine.barriers import arrive, release_all, threads_left
 from warpsan.engine.context import Context
-from warpsan.engine.empty_phases import write_all_arrivals
 from warpsan.engine.layout import (
     APART,
     BACKWARD,
@@ -45,7 +44,6 @@ from warpsan.engine.parts import add_part, lowest_other, lowest_parked, lowest_r
 from warpsan.engine.products import meet
 from warpsan.engine.reset import draw, reset_cluster
 from warpsan.engine.suspects import first_lane
-from warpsan.engine.trace import begin_trace, end_trace, trace_exit
 from warpsan.engine.transfers.landing import drained, land_next
 from warpsan.engine.waits import arrive_in_cluster, ask_for_registers, cluster_phase, wait_for_phases, wait_in_cluster
 from warpsan.engine.words import call_operation, load32, load64, popcount, store64
@@ -65,12 +63,11 @@ def run_clusters(context: Context, first: int, last: int) -> int:
     """Run clusters one after the other, each from its beginning to its end. Returns a status."""
     for cluster in range(first, last):
         reset_cluster(context, cluster)
-        begin_trace(context, cluster)
+        context.cluster = cluster
+        context.turn_began = context.turn
         status = run_together(context) if context.order == TOGETHER else run_cluster(context)
         if status != 0:
-            write_all_arrivals(context)
             return status
-        end_trace(context)
     return 0
 
 
@@ -367,7 +364,6 @@ def leave(context: Context, state: Warp, taken: int) -> int:
     live = state.live & ~taken
     state.live = live
     context.current_live = live
-    trace_exit(context, taken)
     for k in range(state.path_count):
         part = state.paths[k]
         if part.status == PARKED:

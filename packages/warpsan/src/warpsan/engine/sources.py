@@ -13,7 +13,7 @@ from pathlib import Path
 __all__ = ["changed_since_import", "sources_digest"]
 
 _PACKAGE = Path(__file__).parents[1]
-_ROOMS = ("analysis", "checks", "engine", "host", "numerics", "profile", "ptx", "replay", "semantics", "weak")
+_ROOMS = ("analysis", "checks", "engine", "host", "numerics", "profile", "ptx", "semantics", "weak")
 """Folders of the package whose code affects the results and reports of a launch."""
 _IMPORTED = time.time()
 """Time at which this process began to import the simulator, seconds since the epoch: the package imports this module

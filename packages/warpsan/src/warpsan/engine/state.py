@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from warpsan.checks.orders import SAME_GPU, communications, is_strong, memory_order
-from warpsan.checks.scopes import synchronises
+from warpsan.checks.orders import SAME_GPU, communications, is_strong, memory_order, synchronises
 from warpsan.checks.shadow import granule_of
 from warpsan.engine import layout, rules
 from warpsan.engine.assembler import NotNative
 from warpsan.engine.communication import (
+    changes_maps,
     ctas_together,
     orders_blocks,
     orders_by_memory,
@@ -34,6 +34,7 @@ from warpsan.engine.memory import (
     LaneMark,
     Link,
     LinkList,
+    MapFence,
     MbarrierState,
     ProductInFlight,
     Reader,
@@ -68,6 +69,7 @@ _UNITS = ("mbarrier.", "wgmma", "fence.proxy", *_QUEUED)
 """Prefixes of the names of all operations of asynchronous units."""
 _MOST_MARKS_AFTER = 1 << 24
 """The most accesses to global memory, beside the last one of each kind and granule, that are kept."""
+_MOST_MAP_FENCES = 1 << 12
 _MOST_LINKS = 1 << 16
 """The most strong writes, and reads of them, that advice about races refers to."""
 _CAPTURED = 2
@@ -387,6 +389,7 @@ class State:
             "lane_marks": self._keep(np.zeros(MOST_MARKS * LaneMark.byte_size, np.uint8)),
             "remote_parties": self._keep(np.zeros(columns * ctas_together(self.setup), np.int64)),
             **self._global_marks(),
+            **self._map_fences(3 * columns),
             **self._advice(granules, warps),
             **{
                 f"{name}_parties": self._keep(np.zeros(granules * warps, np.int32))
@@ -406,6 +409,16 @@ class State:
             "global_marks": self._keep(self.marks),
             "marks_after": self._room(room * GlobalMark.byte_size),
             "mark_room": room,
+        }
+
+    def _map_fences(self, actors: int) -> dict[str, int]:
+        """The fences of tensor maps that the kernel changes."""
+        if not changes_maps(self.setup.entry):
+            return {}
+        return {
+            "map_fence_room": _MOST_MAP_FENCES,
+            "map_fences": self._room(_MOST_MAP_FENCES * MapFence.byte_size),
+            "map_vectors": self._room(_MOST_MAP_FENCES * 8 * actors),
         }
 
     def _advice(self, granules: int, warps: int) -> dict[str, int]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from warpsan.engine.clocks import vector_of, warps_of_cluster
 from warpsan.engine.context import Context
 from warpsan.engine.layout import (
-    IN_SHARED,
     PAGE_SHIFT,
     RACE,
     SCRATCH_PLACES,
@@ -18,7 +17,6 @@ from warpsan.engine.layout import (
 from warpsan.engine.races import changed_lanes, race
 from warpsan.engine.rules import OVERWRITES_READ, OVERWRITES_UPDATED
 from warpsan.engine.structs import Ptr, i32
-from warpsan.engine.suspects import suspect
 from warpsan.engine.words import load64
 
 __all__ = ["mark_updated", "mark_watched", "page_updated", "updater_at", "updates_before", "watches_before"]
@@ -72,7 +70,7 @@ def planes_before(
                     if other == warp and context.lane_marks != 0:
                         continue
                     if other == warp:
-                        status = suspect(context, IN_SHARED, granules * cta + k, RACE)
+                        status = RACE
                     elif raced == 0:
                         if counts < 0:
                             memory = context.shared + cta * context.shared_stride

@@ -1,4 +1,4 @@
-"""Prepared launches, and the observers of access order that a launch requests."""
+"""Prepared launches."""
 
 from __future__ import annotations
 
@@ -6,20 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from warpsan.analysis.program import Program
-from warpsan.checks.global_history import GlobalHistory
-from warpsan.checks.global_race import GlobalRaceCheck
-from warpsan.checks.race import RaceCheck
-from warpsan.engine.machine import Machine, Symbols
-from warpsan.engine.observer import Observer
+from warpsan.engine.machine import Symbols
 from warpsan.engine.selection import Indices
 from warpsan.host.geometry import Geometry
 from warpsan.host.heap import Heap
 from warpsan.host.options import Options
 from warpsan.profile.self_profile import Stopwatch
 from warpsan.ptx.ir import Entry, PtxModule
-from warpsan.report.hazard_log import HazardLog
 
-__all__ = ["Setup", "race_observers"]
+__all__ = ["Setup"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,17 +48,3 @@ class Setup(Options):
     (:mod:`warpsan.engine.watch.prerequisites`).
     """
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
-
-
-def race_observers(setup: Setup, machine: Machine, log: HazardLog, history: GlobalHistory | None) -> list[Observer]:
-    """Observers of access order for the enabled checks; ``history`` is used with the ``race`` check."""
-    observers: list[Observer] = []
-    if history is not None:
-        race = RaceCheck(
-            *(machine, log),
-            default_scope_is_cta="strict" in setup.checks,
-            volatile_is_data=setup.volatile == "data",
-            chains=history.chains,
-        )
-        observers += [race, GlobalRaceCheck(machine, log, race, history)]
-    return observers

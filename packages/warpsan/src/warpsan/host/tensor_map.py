@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from warpsan.engine.selection import Array, Indices, Mask
+from warpsan.engine.selection import Array
 from warpsan.errors import LaunchError
 from warpsan.host.memory import GLOBAL_BASE
 from warpsan.ptx.forms import DESCRIPTOR_BYTES
@@ -27,11 +27,9 @@ __all__ = [
     "CHUNK",
     "DESCRIBED_BYTES",
     "DESCRIPTOR_BYTES",
-    "Box",
     "PlacedMap",
     "TensorMap",
     "Tiling",
-    "swizzled",
 ]
 
 ALIGNMENT, CHUNK = 64, 16
@@ -235,24 +233,6 @@ class TensorMap:
 
 
 @dataclass(frozen=True)
-class Box:
-    """The elements of boxes, in units of ``unit`` contiguous bytes that are inside or outside as a whole.
-
-    Attributes
-    ----------
-    unit : int
-        1, 2, 4, 8 or 16.
-    index : ndarray of int64 [boxes, units]
-        Byte index of each unit in the global space, in shared memory order before the swizzle.
-    inside : ndarray of bool [boxes, units]
-    """
-
-    unit: int
-    index: Indices
-    inside: Mask
-
-
-@dataclass(frozen=True)
 class PlacedMap:
     """A tensor map read from memory; ``begin`` is the byte index of its tensor in the global space."""
 
@@ -285,26 +265,3 @@ class PlacedMap:
         if address % 16:
             raise LaunchError(f"a tensor map begins at a multiple of 16 bytes, not at {address:#x}")
         return PlacedMap(tiling, address - GLOBAL_BASE)
-
-    def box_at(self, coordinates: Indices) -> Box:
-        """Boxes at coordinates [boxes, axes], innermost first; coordinates may lie outside the tensor."""
-        tensor = self.map
-        starts = int(np.gcd.reduce(coordinates[:, 0])) * tensor.item
-        unit = int(np.gcd.reduce([16, starts, tensor.dims[0] * tensor.item, tensor.counts[0] * tensor.item]))
-        index = np.full((len(coordinates), 1), self.begin, dtype=np.int64)
-        inside = np.ones((len(coordinates), 1), dtype=np.bool_)
-        for axis in range(len(tensor.dims) - 1, -1, -1):
-            step, count = (tensor.steps[axis], tensor.counts[axis]) if axis else (unit // tensor.item, -1)
-            if not axis:
-                count = tensor.counts[0] // step
-            place = coordinates[:, axis, None] + step * np.arange(count)
-            index = (index[:, :, None] + (place * tensor.strides[axis])[:, None]).reshape(len(coordinates), -1)
-            fits = (place >= 0) & (place < tensor.dims[axis])
-            inside = (inside[:, :, None] & fits[:, None]).reshape(len(coordinates), -1)
-        return Box(unit, index, inside)
-
-
-def swizzled(offset: Indices, mode: str) -> Indices:
-    """Swizzled shared memory offsets: address bits 4 and up, XORed with bits 7 and up."""
-    mask = (1 << _SWIZZLES[mode]) - 1
-    return offset ^ ((offset >> 7 & mask) << 4)

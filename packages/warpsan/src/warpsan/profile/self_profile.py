@@ -19,7 +19,6 @@ _GROUPS = (
     ("check: buffers of pointers", ("home",)),
     ("check: fences and prerequisites", ("fence", "map", "griddepcontrol", "mbarrier_init")),
     ("counters and recorders", ("count", "record")),
-    ("events of reports", ("trace",)),
     ("unit: matrix products", ("mma", "wgmma", "wmma", "ldmatrix", "stmatrix", "movmatrix")),
     ("unit: asynchronous copies", ("cp", "bulk", "tensor", "mbarrier", "combine")),
     ("unit: loads and stores", ("ld", "st", "line")),

@@ -17,7 +17,6 @@ __all__ = [
     "OPCODES",
     "Opcode",
     "ends_block",
-    "in_async_proxy",
     "is_warp_barrier",
     "opcode_of",
     "role_of",
@@ -57,8 +56,6 @@ class Opcode:
         Whether other threads may wait for its effect, or it waits itself.
     memory : {"", "load", "store", "update"}
         Memory access of each lane.
-    async_proxy : tuple of str
-        Modifiers of the forms that access shared memory in the async proxy; an empty string matches every form.
     """
 
     section: str
@@ -73,7 +70,6 @@ class Opcode:
     effects: bool = False
     awaited: bool = False
     memory: str = ""
-    async_proxy: tuple[str, ...] = ()
 
 
 OPCODES: dict[str, Opcode] = {}
@@ -119,7 +115,7 @@ _add(Opcode(_MOVE), "applypriority", "createpolicy", "getctarank", "isspacep", "
 _add(Opcode(_MOVE, effects=True, awaited=True), "discard")
 _add(Opcode(_MOVE, pipe="warp", lanes="members", moves=1), "shfl")
 _add(Opcode(_MOVE, undefined="used", effects=True, awaited=True), "tensormap")
-_add(Opcode(_ASYNC, pipe="async", writes=False, effects=True, awaited=True, async_proxy=("bulk",)), "cp")
+_add(Opcode(_ASYNC, pipe="async", writes=False, effects=True, awaited=True), "cp")
 
 _add(Opcode(_CONTROL, pipe="control", ends=_EVERY, goes_on=False, writes=False), "bra")
 _add(Opcode(_CONTROL, pipe="control", ends=_EVERY, goes_on=False, writes=False, effects=True), "brx", "ret")
@@ -152,7 +148,6 @@ _add(
         undefined="used",
         effects=True,
         awaited=True,
-        async_proxy=_EVERY,
     ),
     "wgmma",
 )
@@ -196,11 +191,6 @@ def ends_block(instruction: Instruction) -> bool:
 def is_warp_barrier(instruction: Instruction) -> bool:
     """Whether an instruction is ``bar.warp``, which ends no block: the lanes of a warp reach it together."""
     return instruction.mods[:1] == ("warp",)
-
-
-def in_async_proxy(instruction: Instruction) -> bool:
-    """Whether an instruction accesses shared memory in the async proxy (cp.async does not)."""
-    return any(form == "" or form in instruction.mods for form in opcode_of(instruction).async_proxy)
 
 
 def spaces_of(instruction: Instruction) -> frozenset[str]:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from warpsan.engine.machine import Machine, frames_of, source_of
+from warpsan.engine.machine import frames_of, source_of
 from warpsan.engine.selection import Array
 from warpsan.errors import Deadlock, SimError
 from warpsan.host.geometry import Dim3
@@ -21,7 +21,6 @@ __all__ = [
     "Place",
     "Sources",
     "Wording",
-    "conflicting_access_at",
     "conflicting_access_of",
     "unwaited_copies",
 ]
@@ -62,24 +61,6 @@ class HazardLog:
         self._hazards: dict[tuple[str, int], Hazard] = {}
         self._at_end: set[tuple[str, int]] = set()
 
-    def add(
-        self,
-        machine: Machine,
-        kind: str,
-        instruction: Instruction,
-        lane: int,
-        what: str,
-        usually: str = "",
-        other: ConflictingAccess | None = None,
-    ) -> None:
-        """Record the hazard ``what`` of a lane at an instruction; later ones of the same kind and place are dropped.
-
-        ``{other}`` in ``what`` stands for the conflicting access.
-        """
-        block, thread = machine.where(lane)
-        place = Place(block, thread, machine.warp_of(lane))
-        self.put(machine, kind, instruction, place, Wording(what, usually, other))
-
     def put(
         self,
         sources: Sources,
@@ -115,10 +96,6 @@ class HazardLog:
             *(instruction.text, wording.what, wording.advice, sources.frames(instruction)),
         )
 
-    def seen(self, kind: str, instruction: Instruction) -> bool:
-        """Whether a hazard of the kind was recorded at the instruction."""
-        return (kind, instruction.pc) in self._hazards
-
     def hazards(self) -> list[Hazard]:
         """All hazards in code order."""
         return sorted(self._hazards.values(), key=lambda hazard: (hazard.pc, hazard.kind))
@@ -152,14 +129,6 @@ def conflicting_access_of(
     source, frames = sources.source(instruction), sources.frames(instruction)
     place = instruction.text, instruction.pc, instruction.line, source
     return ConflictingAccess(*place, block, warp, thread, note, frames)
-
-
-def conflicting_access_at(machine: Machine, instruction: Instruction, lane: int, note: str = "") -> ConflictingAccess:
-    """An instruction that a lane of the machine's chunk has executed, as a conflicting access."""
-    block, thread = machine.where(lane)
-    return conflicting_access_of(
-        machine, instruction, block=block, warp=machine.warp_of(lane), thread=thread, note=note
-    )
 
 
 def unwaited_copies(module: PtxModule, entry: Entry, many: Array) -> tuple[Note, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from warpsan.checks.orders import memory_order
+from warpsan.checks.orders import SAME_CLUSTER, SAME_CTA, SAME_GPU, memory_order
 from warpsan.engine import layout, rules
 from warpsan.engine.lane_races import READ, UPDATED, WATCHED, WROTE
 from warpsan.engine.memory import HazardRow
@@ -123,6 +123,39 @@ def _after_exit(places: Places, row: HazardRow, instruction: Instruction) -> Wor
     return Wording(what, "usually a missing barrier.cluster at the end of the kernel")
 
 
+_RELATIONS = {SAME_CTA: ".cta", SAME_CLUSTER: ".cluster", SAME_GPU: ".gpu"}
+_USES = "uses the tensor map that {other} wrote"
+_ACQUIRE = (
+    "usually a missing fence.proxy.tensormap::generic.acquire{scope} [map], 128 in the thread that issues the copy, "
+    "behind what it waits for"
+)
+_RELEASE = (
+    "usually a missing fence.proxy.tensormap::generic.release{scope} between the write and what announces it; "
+    "tensormap.cp_fenceproxy is both a copy and such a fence"
+)
+_MAPS = {
+    rules.MAP_NOT_ACQUIRED: (f"{_USES}, without an acquire of it", _ACQUIRE),
+    rules.MAP_ACQUIRE_NARROW: (
+        f"{_USES}, and its acquire is {{found}}",
+        "the writer is in another {where}: use {scope}",
+    ),
+    rules.MAP_NOT_RELEASED: (f"{_USES}, without a release of it that the acquire comes after", _RELEASE),
+    rules.MAP_RELEASE_NARROW: (
+        f"{_USES}, and its release is {{found}}",
+        "the copy is issued in another block: use {scope}",
+    ),
+}
+
+
+def _map(what: str, advice: str) -> _Words:
+    def words(places: Places, row: HazardRow, instruction: Instruction) -> Wording:
+        scope, found = _RELATIONS[row.expected], _RELATIONS[row.found]
+        where = "block" if row.expected == SAME_CLUSTER else "cluster or block"
+        return Wording(what.replace("{found}", found), advice.format(scope=scope, where=where), places.other(row))
+
+    return words
+
+
 RACES: Mapping[int, tuple[str, _Words]] = {
     **{rule: ("race", _words(what)) for rule, what in _WHAT.items()},
     **{rule: ("race", _words(*texts)) for rule, texts in _WITH_ADVICE.items()},
@@ -135,6 +168,7 @@ RACES: Mapping[int, tuple[str, _Words]] = {
     rules.EARLY_READ: ("race", _early("reads what the kernel before it may still write")),
     rules.EARLY_WRITE: ("race", _early("writes what the kernel before it may still access")),
     rules.EARLY_UPDATE: ("race", _early("updates what the kernel before it may still access")),
+    **{rule: ("proxy", _map(*texts)) for rule, texts in _MAPS.items()},
     rules.AFTER_EXIT: ("cluster", _after_exit),
     rules.LANES_TOGETHER: ("lane-race", _lanes(_TOGETHER, _USUALLY_VALUES)),
 }

@@ -18,7 +18,6 @@ from warpsan.build.host_code import SetAside, set_aside
 from warpsan.errors import UserError
 from warpsan.profile import SelfProfile
 from warpsan.report.groups import ENDINGS, HazardGroup, SanitizedHazard, ending, group
-from warpsan.report.progress import shows_progress
 from warpsan.report.source_text import Sources
 from warpsan.report.suppressions import Suppression, suppress, suppressions_in
 from warpsan.sanitize.case import PtxCase
@@ -201,8 +200,7 @@ class Collected:
         self.labels.append(label)
         self.names = list(names)
         try:
-            with shows_progress(lambda words: self._show(f"{label}: {words}")):
-                yield
+            yield
         except tuple(ENDINGS) as error:
             self._hazards(self.names[0], error.hazards)
             self.note(ending(error, self.names[0], label))

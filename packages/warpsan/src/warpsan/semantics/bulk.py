@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from warpsan.checks.orders import SAME_CLUSTER, SAME_GPU, arrival_order, fence_order, is_memory_fence
+from warpsan.checks.orders import LEVELS, SAME_CLUSTER, SAME_GPU, arrival_order, fence_order, is_memory_fence
 from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.clocks import fence_proxies, fence_warp
 from warpsan.engine.communication import orders_by_memory, relaxed_arrivals, relaxed_waits
 from warpsan.engine.initialised import fence_mbarriers
 from warpsan.engine.lanes import Lanes, where
+from warpsan.engine.map_fences import fence_maps
 from warpsan.engine.mbarriers import acquire_observed, arrive_at, begin_mbarrier, count_bytes, end_mbarrier
 from warpsan.engine.operation import NativeOperation
 from warpsan.engine.phases import test_phase
@@ -103,8 +104,12 @@ def _fence(asm: Assembler, instruction: Instruction, form: Form) -> None:
             _handed(asm, "fence.memory", fence_memory, list(map(int, operands)))
         if order.release and order.level >= SAME_CLUSTER and copies_complete(asm.entry):
             _handed(asm, "fence.mbarriers", fence_mbarriers, [])
-    if isinstance(form, TensorMapFence) and instruction.operands:
-        asm.address(instruction.operands[0])
+    if isinstance(form, TensorMapFence):
+        row, bits, offset = asm.address(instruction.operands[0]) if instruction.operands else (0, 64, 0)
+        if asm.checked:
+            wide = wide_row(asm, row, bits) if instruction.operands else 0
+            operands = [wide, offset, min(LEVELS[form.scope], SAME_GPU), int(form.order == "acquire")]
+            _handed(asm, "fence.maps", fence_maps, operands)
     if asm.checked and isinstance(form, ProxyFence):
         _handed(asm, "fence.proxy", fence_proxies, [int(each in form.spaces) for each in ("shared", "global")])
         if "shared" in form.spaces and copies_complete(asm.entry):

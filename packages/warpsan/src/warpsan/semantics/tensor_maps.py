@@ -6,10 +6,11 @@ Copies of boxes read such maps at issue (:mod:`~warpsan.engine.host`).
 
 from __future__ import annotations
 
+from warpsan.checks.orders import LEVELS, SAME_GPU
 from warpsan.engine.access import addresses, located
 from warpsan.engine.assembler import Assembler, native
+from warpsan.engine.map_fences import fence_maps
 from warpsan.engine.operation import NativeOperation, OperationCode
-from warpsan.engine.trace import trace_fence
 from warpsan.host.tensor_map import ALIGNMENT, BYTE_STRIDES, CHUNK, DESCRIPTOR_BYTES
 from warpsan.ptx.accesses import MapChange
 from warpsan.ptx.ir import Immediate, Instruction, Operand
@@ -63,8 +64,9 @@ def _copy(asm: Assembler, instruction: Instruction, form: TensorMapCopy) -> None
             )
             asm.record(operation, [row, offset + begin, *words])
     asm.guard = guard
-    if asm.traced:
-        asm.record(NativeOperation("trace.fence", lambda code: code.hand_over(trace_fence)), [instruction.pc])
+    if asm.checked:
+        operands = [0, 0, min(LEVELS[form.scope], SAME_GPU), 0]
+        asm.record(NativeOperation("fence.maps", lambda code: code.hand_over(fence_maps)), operands)
 
 
 def _first_lane(code: OperationCode) -> None:

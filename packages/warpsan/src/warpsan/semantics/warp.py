@@ -17,7 +17,6 @@ from warpsan.engine.lane_races import meet_partly
 from warpsan.engine.lanes import WORD32, WORD64, Lanes, where
 from warpsan.engine.layout import WARP
 from warpsan.engine.operation import NativeOperation, OperationCode
-from warpsan.engine.trace import trace_meeting
 from warpsan.ptx.grammar import Computation
 from warpsan.ptx.ir import Instruction, Symbol
 
@@ -235,6 +234,3 @@ def _bar_warp(asm: Assembler, instruction: Instruction, form: Computation) -> No
 
     members = asm.source(instruction.operands[0], "u32")
     asm.record(NativeOperation(f"bar.warp{'.checked' * asm.checked}", build), [members])
-    if asm.traced:
-        operation = NativeOperation("trace.meeting", lambda code: code.hand_over(trace_meeting))
-        asm.record(operation, [instruction.pc, members])

@@ -14,15 +14,13 @@ from warpsan.engine import layout, traffic, watch
 from warpsan.engine.access import addresses, located
 from warpsan.engine.assembler import Assembler
 from warpsan.engine.clocks import lanes_there
-from warpsan.engine.communication import orders_by_memory, orders_threads
+from warpsan.engine.communication import orders_by_memory
 from warpsan.engine.host import WatchedAccess, call_back
 from warpsan.engine.lane_races import READ, WATCHED, note_lanes, race_in_step
 from warpsan.engine.lanes import WORD32, WORD64, Lanes, llvm_type, where
 from warpsan.engine.layout import WARP
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.races import SHAPE
-from warpsan.engine.steps import is_step
-from warpsan.engine.trace import trace_access
 from warpsan.engine.watch.cluster_memory import FOLLOWED, READS, UPDATES, WRITES, watch_cluster
 from warpsan.engine.watch.undefined_global import (
     copy_undefined,
@@ -112,13 +110,11 @@ def watch_access(
             and does == "load"
             and follows_load(instruction, track_unwritten_global=asm.track_unwritten_global)
         )
-        others = asm.counted or asm.traced or instruction.pc in asm.recorded or space not in ("shared", "global")
+        others = asm.counted or instruction.pc in asm.recorded or space not in ("shared", "global")
         access = None if others or followed else access
         _check(asm, instruction, place, "load.followed" if followed else does, strong, *written, access)
     if asm.counted:
         _count(asm, place, does, instruction.pc)
-    if asm.traced:
-        _trace(asm, place, does, instruction, *written)
     if instruction.pc in asm.recorded:
         _record(asm, place, instruction.pc)
     return asm.checked and access is not None
@@ -142,7 +138,7 @@ def strong_effect(asm: Assembler, instruction: Instruction) -> int:
 
 def _excuse(asm: Assembler) -> None:
     """Append the record by which a volatile load of data acquires the releases that its warp has observed: no cache
-    holds that data (:meth:`warpsan.checks.scopes.Synchronisation.excuse`)."""
+    holds that data (CUDA C++ Programming Guide, "Memory Fence Functions", the example of the last block)."""
     asm.record(NativeOperation("fence.memory", lambda code: code.hand_over(watch.fence_memory)), [1, 0, SAME_GPU, 0])
 
 
@@ -360,36 +356,6 @@ def _check(
         operands += [0] * (SHAPE - len(operands)) + [element | len(rows) << 8]
     name = f"watch.{does}{kind}.{shift}.{global_shift}.{place.name}{f'.and.{access.name}' if access else ''}"
     asm.record(NativeOperation(name, build), operands)
-
-
-_DOES = {
-    "load": layout.READS_IT,
-    "store": layout.WRITES_IT,
-    "update": layout.UPDATES_IT,
-    "copy": layout.COPIES_TO_IT,
-}
-
-
-def _trace(
-    asm: Assembler, place: Place, does: str, instruction: Instruction, element: int, rows: Sequence[int]
-) -> None:
-    """Append the record that records an access to watched places."""
-    if is_step(asm.entry, instruction):  # already an event
-        return
-    assert rows or does != "store", "the replay asks what is stored"
-    orders = orders_threads(asm.entry, instruction)
-    effect = _DOES[does] | (layout.ORDERS_IT if orders else 0)
-
-    def act(code: OperationCode, space: str, places: Lanes, width: int) -> Any:
-        b = code.builder
-        registers, record, context = (b.ptrtoint(each, WORD64) for each in (code.registers, code.record, code.base))
-        where_it_is = layout.IN_GLOBAL if space == "global" else layout.IN_SHARED
-        words = (where_it_is, width, effect, element, len(rows))
-        return code.call(trace_access, registers, record, b.zext(code.mask, WORD64), context, *map(WORD64, words))
-
-    name = f"trace.{does}{'.strong' * orders}.{element}x{len(rows)}.{place.name}"
-    operation = NativeOperation(name, lambda code: place.by_width(code, act))
-    asm.record(operation, [*place.operands, instruction.pc, *rows])
 
 
 def _note_partial_read(code: OperationCode, present: Any, width: int, shift: int, kind: int) -> None:

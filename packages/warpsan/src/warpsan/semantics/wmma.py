@@ -67,7 +67,7 @@ def _move(asm: Assembler, instruction: Instruction, form: WmmaMove) -> None:
         registers, build = [asm.target(item, "b32")[0] for item in items], _load
     else:
         registers, build = [asm.source(item, "b32") for item in items], _store
-        pieces = [asm.temporary(8 * _PIECE) for _ in rows] if asm.checked or asm.traced else []
+        pieces = [asm.temporary(8 * _PIECE) for _ in rows] if asm.checked else []
         if pieces:
             held = NativeOperation(f"{name}.pieces", lambda code: _keep_pieces(code, len(rows), orders, size))
             asm.record(held, [*pieces, *registers])

@@ -33,8 +33,7 @@ from warpsan.engine.memory import MbarrierState, Record, ThreadCopy, TransferEnt
 from warpsan.engine.pages import page_of
 from warpsan.engine.suspects import current_instruction, first_lane
 from warpsan.engine.tags import shared_tag
-from warpsan.engine.trace import next_serial
-from warpsan.engine.transfers.entries import lane_address, new_entry
+from warpsan.engine.transfers.entries import lane_address, new_entry, next_serial
 from warpsan.engine.watch.shared_memory import copies_still_fly, mark_flying
 from warpsan.engine.watch.undefined_global import undefine_copies
 from warpsan.engine.words import load64, popcount, store64

@@ -9,7 +9,6 @@ from warpsan.checks.orders import SAME_GPU
 from warpsan.engine.context import Context
 from warpsan.engine.layout import (
     CONTINUES,
-    IN_GLOBAL,
     LOADS,
     MAP_AXES,
     MAP_BEGIN,
@@ -28,8 +27,7 @@ from warpsan.engine.layout import (
 )
 from warpsan.engine.memory import TransferEntry
 from warpsan.engine.recorded import is_recorded, record_line
-from warpsan.engine.suspects import current_instruction, suspect
-from warpsan.engine.trace import trace_global
+from warpsan.engine.suspects import current_instruction
 from warpsan.engine.transfers.entries import origin_place, shared_place
 from warpsan.engine.watch import read_pieces, update_pieces, write_pieces, written_nearby
 from warpsan.engine.watch.undefined_global import bring_undefined, copy_undefined, define_global, update_undefined
@@ -42,7 +40,7 @@ __all__ = ["global_lines", "move_box", "put"]
 def global_lines(context: Context, entry: TransferEntry, kind: int) -> int:
     """Checks, counts and records the lines of a box in global memory that the issuing warp reads (1), writes (2), or
     combines with others (3). Returns a status."""
-    checked, counting = context.checked | context.trace, context.counting
+    checked, counting = context.checked, context.counting
     if (checked | counting | is_recorded(context, entry.pc)) == 0:
         return 0
     current_instruction(context, entry.pc)
@@ -131,16 +129,11 @@ def line_begin(tensor: int, entry: TransferEntry, axes: int, line: int) -> int:
 def touch_line(context: Context, begin: int, end: int, kind: int, issuer: int) -> int:
     """The issuer, a lane of the current warp, reads (1) or writes (2) a range of global memory, or updates it
     atomically (3). Returns a status."""
-    if context.trace != 0:
-        trace_global(context, begin, end)
-        return 0
     looks = context.global_undefined
     if (
         kind == 1 and context.global_marks == 0 and written_nearby(context, begin, end)
     ):  # is there a fence between the proxies?
-        status = suspect(context, IN_GLOBAL, begin >> context.global_shift, RACE)
-        if status != 0:
-            return status
+        return RACE
     places = context.scratch + SCRATCH_PLACES
     width = min(16, (begin | end) & -(begin | end))
     at = begin

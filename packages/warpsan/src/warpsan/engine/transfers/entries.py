@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from warpsan.engine.context import Context
-from warpsan.engine.global_races import check_map
 from warpsan.engine.hazards import add_hazard, hazard_row
 from warpsan.engine.layout import (
     COPY_COORDINATES,
@@ -12,7 +11,6 @@ from warpsan.engine.layout import (
     COPY_PC,
     COPY_SHARED,
     FULL,
-    IN_GLOBAL,
     LANDED,
     LEFT_OUT,
     LOADS,
@@ -25,19 +23,32 @@ from warpsan.engine.layout import (
     RAW_WORDS,
     SCRATCH_FAULTS,
     STORES,
-    TENSOR_MAP,
+    TOGETHER,
     UNMODELLED,
     WITHIN,
 )
+from warpsan.engine.map_fences import check_map
 from warpsan.engine.memory import MbarrierState, Record, TransferEntry
 from warpsan.engine.rules import AXES_DIFFER, NO_TENSOR_MAP, NOT_IN_CHUNKS
-from warpsan.engine.suspects import suspect
-from warpsan.engine.trace import trace_global
 from warpsan.engine.unit_addresses import check_global, check_shared, cta_of, offset_of
 from warpsan.engine.words import call_operation, copy, load32, load64, store64
 from warpsan.host.memory import GLOBAL_BASE
 
-__all__ = ["box_entry", "bytes_entry", "lane_address", "new_entry", "next_entry", "origin_place", "shared_place"]
+__all__ = [
+    "box_entry",
+    "bytes_entry",
+    "lane_address",
+    "new_entry",
+    "next_entry",
+    "next_serial",
+    "origin_place",
+    "shared_place",
+]
+
+
+def next_serial(context: Context) -> int:
+    """The number of an instruction's copies: in lockstep, that of the turn in which all warps execute it."""
+    return context.turn if context.order == TOGETHER else context.transfer_serial + 1
 
 
 def next_entry(context: Context) -> TransferEntry:
@@ -87,20 +98,6 @@ def lane_address(registers: int, record: Record, operand: int, lane: int) -> int
     return load64(row + 8 * lane) + record.operands[operand + 1]
 
 
-def written_in_launch(context: Context, first: int, last: int) -> int:
-    """A tensor map is read at bytes of global memory. Returns 0 if no warp has written there (with the race check),
-    or if that has been noted; otherwise a status, because a fence between the proxies may be missing."""
-    writers, strong = context.global_writers, context.global_strong
-    shift = context.global_shift
-    for granule in range(first >> shift, (last >> shift) + 1 if writers != 0 else 0):
-        written = writers[granule] != 0
-        if written or (strong != 0 and strong[granule] != 0):
-            status = suspect(context, IN_GLOBAL, granule, TENSOR_MAP)
-            if status != 0:
-                return status
-    return 0
-
-
 def tensor_map_at(context: Context, lane: int, address: int) -> int:
     """The tensor map at a lane's generic address; below 64 if there is none, as in :mod:`~..unit_addresses`.
 
@@ -110,11 +107,7 @@ def tensor_map_at(context: Context, lane: int, address: int) -> int:
     status = check_global(context, lane, offset, 128, 64)
     if status != 0:
         return status
-    if context.trace != 0:
-        trace_global(context, offset, offset + 128)
     status = check_map(context, lane, offset, offset + 128)
-    if status == 0:
-        status = written_in_launch(context, offset, offset + 127)
     if status != 0:
         return status
     place = context.arena + offset

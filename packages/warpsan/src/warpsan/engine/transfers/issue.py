@@ -33,10 +33,9 @@ from warpsan.engine.recorded import is_recorded, record_lines, record_shared
 from warpsan.engine.rules import NO_MBARRIER, SIGNALS_ANOTHER_CTA, SIGNALS_WRITTEN, WRITES_EXITED
 from warpsan.engine.suspects import current_instruction
 from warpsan.engine.tags import global_tag
-from warpsan.engine.trace import next_serial
 from warpsan.engine.traffic import count_shared
 from warpsan.engine.transfers.boxes import global_lines
-from warpsan.engine.transfers.entries import box_entry, bytes_entry, lane_address, new_entry, next_entry
+from warpsan.engine.transfers.entries import box_entry, bytes_entry, lane_address, new_entry, next_entry, next_serial
 from warpsan.engine.transfers.landing import begin_store, begin_transfer
 from warpsan.engine.unit_addresses import check_shared, cta_alive, cta_of, offset_of
 from warpsan.engine.words import copy, load32, load64, store64

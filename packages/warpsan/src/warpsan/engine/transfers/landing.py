@@ -35,7 +35,6 @@ from warpsan.engine.recorded import record_lines, record_update
 from warpsan.engine.reset import draw
 from warpsan.engine.rules import NO_MBARRIER, READS_EXITED, STILL_READS, WRITES_EXITED
 from warpsan.engine.suspects import current_instruction
-from warpsan.engine.trace import trace_advance
 from warpsan.engine.traffic import count_stretch
 from warpsan.engine.transfers.arrivals import land_arrivals
 from warpsan.engine.transfers.boxes import global_lines, move_box, put
@@ -206,7 +205,6 @@ def begin_of(context: Context, serial: int) -> int:
 
 def land_all(context: Context, serial: int) -> int:
     """The copies of one instruction that are in flight land. Returns a status."""
-    trace_advance(context, serial)
     for k in range(begin_of(context, serial), context.transfer_count):
         entry = context.transfers[k]
         if entry.serial != serial:

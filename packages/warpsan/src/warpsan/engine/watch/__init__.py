@@ -6,8 +6,8 @@ read; for each warp, the time up to which every warp's accesses come before its 
 summary of its granules, so that most accesses need no check of them.
 
 A race in shared memory is a row (:mod:`~..races`), which ends a run without space for rows. Lanes of one warp are
-compared exactly if rows are kept (:mod:`~..lane_races`). Other possible hazards are suspicions (:mod:`~..suspects`), on
-which the checks of :mod:`warpsan.checks` decide; they may be false, but none may be missing.
+compared exactly if rows are kept (:mod:`~..lane_races`), and so are accesses to global memory (:mod:`~..global_races`).
+Without space for rows, the first run ends at a possible race, which may be none; it misses none.
 """
 
 from warpsan.engine.watch.global_memory import (

@@ -1,6 +1,6 @@
 """The order of ``fence.sc``: machine code.
 
-A ``fence.sc`` need not be of the writing or the reading thread (:mod:`warpsan.checks.scopes`). A ``fence.sc`` of
+A ``fence.sc`` need not be of the writing or the reading thread (:mod:`.releases`). A ``fence.sc`` of
 another thread before a strong write precedes, in Fence-SC order, a ``fence.sc`` after a read that observes the write.
 Both have the scope of the GPU here, as the write and the read.
 """

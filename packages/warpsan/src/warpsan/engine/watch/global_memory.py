@@ -11,7 +11,6 @@ from warpsan.engine.layout import (
     EVERY_LANE,
     EVERY_WARP,
     GLOBAL_PAGE_SHIFT,
-    IN_GLOBAL,
     MOST_MBARRIERS,
     OF_COPIES,
     PAGE_STRONG,
@@ -25,7 +24,6 @@ from warpsan.engine.layout import (
 from warpsan.engine.missing import forget_links
 from warpsan.engine.rules import EARLY_READ, EARLY_UPDATE, EARLY_WRITE
 from warpsan.engine.structs import Ptr, i64
-from warpsan.engine.suspects import suspect
 from warpsan.engine.tags import cta_of_tag, global_tag, global_time, warp_of_tag
 from warpsan.engine.watch.prerequisites import access_in_time
 from warpsan.engine.watch.releases import observe, release_to_place, row_of
@@ -155,9 +153,7 @@ def read_constant(context: Context, mask: int, present: int, width: int) -> int:
             granule = offset >> shift
             for k in range(granule, granule + max(width >> shift, 1)):
                 if writers[k] != 0 or (strong != 0 and strong[k] != 0):
-                    status = suspect(context, IN_GLOBAL, k, RACE)
-                    if status != 0:
-                        return status
+                    return RACE
     return read_marked(context, mask, present, width, -1, 1)
 
 
@@ -201,7 +197,7 @@ def read_marked(context: Context, mask: int, present: int, width: int, issuer: i
                     race = conflicts(context, writers[k], lane, write_masks[k])
                     if strong != 0 and conflicts(context, strong[k], lane, 0):
                         race = 1
-                    status = suspect(context, IN_GLOBAL, k, RACE) if race else 0
+                    status = RACE if race else 0
                     if status != 0:
                         return status
             if offset >> READ_SHIFT == last and there != 0:  # the lane before has marked it
@@ -259,7 +255,7 @@ def write_pieces(context: Context, mask: int, present: int, width: int, issuer: 
                     race = 1
                 if watched != 0 and conflicts(context, watched[k], lane, 0):
                     race = 1
-                status = suspect(context, IN_GLOBAL, k, RACE) if race else 0
+                status = RACE if race else 0
                 if status != 0:
                     return status
                 writers[k] = mine
@@ -334,7 +330,7 @@ def update_pieces(context: Context, mask: int, present: int, width: int, does: i
             near, granule = offset >> READ_SHIFT, offset >> shift
             status = weakly_written(context, granule, many, lane)
             if status == 0 and conflicts(context, readers[near], lane, masks[near]):
-                status = suspect(context, IN_GLOBAL, granule, RACE)
+                status = RACE
             if status == 0:
                 status = too_narrow(context, granule, many, lane, does >> SCOPE_SHIFT)
             if status != 0:
@@ -361,7 +357,7 @@ def too_narrow(context: Context, granule: int, many: int, lane: int, scope: int)
         tag = marks[k]
         if conflicts(context, tag, lane, EVERY_LANE):
             relation = relation_of(context, tag, of_cluster(context, cta_of_tag(tag)))
-            status = suspect(context, IN_GLOBAL, k, RACE) if relation > min(scope, scope_at(context, k)) else 0
+            status = RACE if relation > min(scope, scope_at(context, k)) else 0
             if status != 0:
                 return status
     return 0
@@ -381,7 +377,5 @@ def weakly_written(context: Context, granule: int, many: int, lane: int) -> int:
     writers, masks = context.global_writers, context.global_write_masks
     for k in range(granule, granule + many):
         if conflicts(context, writers[k], lane, masks[k]):
-            status = suspect(context, IN_GLOBAL, k, RACE)
-            if status != 0:
-                return status
+            return RACE
     return 0

@@ -1,10 +1,15 @@
 """Releases and acquires through memory: machine code.
 
-Within a cluster, the vectors of :mod:`~warpsan.engine.clocks` hold the order. Each warp of the cluster also has a row:
-the time up to which the accesses of every warp of the grid come before its own.
+A release pattern on a place is a release operation, or a fence and a later strong write; an acquire pattern is an
+acquire operation, or a strong read and a later fence. If the read observes the write, directly or through later
+read-modify-writes (a release sequence), and the writes, read and fences are morally strong, all accesses before the
+release come before all accesses after the acquire ("Release and Acquire Patterns", "Synchronizes-With", "Causality
+Order"). A ``fence.sc`` need not be of the writing or the reading thread (:mod:`.fence_order`).
 
-A release is a record of the warp's vector and row at that time. The releases of a place, in the order of its strong
-writes, are a list, the last one first: a strong write starts a new list, a read-modify-write continues it, a weak write
+Within a cluster, the vectors of :mod:`~warpsan.engine.clocks` hold the order. Each warp of the cluster also has a row:
+the time up to which the accesses of every warp of the grid come before its own. A release is a record of the warp's
+vector and row at that time. The releases of a place, in the order of its strong writes, are a list, the last one first:
+a strong write starts a new list, with the warp's own last release there; a read-modify-write continues it, a weak write
 ends it. A warp that acquires from a place joins all of them. At a barrier, warps merge the rows of the warps that have
 arrived there.
 """

@@ -1,8 +1,7 @@
 """Scopes of strong operations that do not contain all blocks: machine code.
 
-The rules are those of :mod:`warpsan.checks.scopes` and :mod:`~warpsan.checks.global_race`: two unordered strong
-operations race unless the scope of each includes the other's thread. Among the last strong writes of a place, the
-narrowest scope is kept. A kernel without such scopes does not need this module.
+Two unordered strong operations race unless the scope of each includes the other's thread. Among the last strong writes
+of a place, the narrowest scope is kept. A kernel without such scopes does not need this module.
 """
 
 from __future__ import annotations

@@ -51,7 +51,6 @@ from warpsan.engine.rules import (
     UPDATES_WRITTEN,
 )
 from warpsan.engine.structs import Ptr, u8
-from warpsan.engine.suspects import suspect
 from warpsan.engine.tags import actor_of_tag, shared_tag, time_of_tag
 from warpsan.engine.updates import mark_updated, mark_watched, page_updated, updates_before, watches_before
 from warpsan.engine.watch.releases import observe, release_to_place
@@ -195,10 +194,7 @@ def writes_before(context: Context, mask: int, width: int, warp: int, cta: int, 
                     lanes = masks[k]
                     if lanes >> lane & 1 or lanes_before(context, warp, lanes, time_of_tag(tag)):
                         continue
-                    status = suspect(context, IN_SHARED, first + k, RACE)
-                    if status != 0:
-                        return status
-                    continue
+                    return RACE
                 if raced or (context.flights_checked != 0 and in_flight(context, actor, time_of_tag(tag))):
                     continue
                 if counts < 0:
@@ -226,9 +222,7 @@ def partial_reads_before(context: Context, mask: int, width: int, warp: int, cta
             for k in range(granule, granule + max(width >> shift, 1)):
                 tag = tags[k]
                 if time_of_tag(tag) > met and actor_of_tag(tag) == warp and masks[k] >> lane & 1 == 0:
-                    status = suspect(context, IN_SHARED, first + k, RACE)
-                    if status != 0:
-                        return status
+                    return RACE
     return 0
 
 
