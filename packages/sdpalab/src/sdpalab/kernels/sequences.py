@@ -112,9 +112,9 @@ def _varlen_plan(problem: Problem, config: Config) -> LaunchPlan:
 
 
 def _resolve(problem: Problem, config: Config, sms: int) -> Config:
-    """Parts of the keys for NUM_SPLITS=0: as many as fill ``sms`` SMs, each with a tile of keys at least."""
+    """Parts of the keys for NUM_SPLITS=0: as many as fill ``sms`` SMs, each with two tiles of keys at least."""
     keys, size = tile_n(problem, config), config.int("SPLIT_KEYS")
-    most = min(MAX_SPLITS, -(-problem.seq_kv // keys))
+    most = min(MAX_SPLITS, -(-problem.seq_kv // (2 * keys)))
     if size:
         return config.but(NUM_SPLITS=max(1, -(-problem.seq_kv // size)))
     blocks = _tiles(problem, config) * problem.heads // _heads_of_tile(problem, config)

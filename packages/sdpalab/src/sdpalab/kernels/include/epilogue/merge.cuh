@@ -83,20 +83,26 @@ struct SharedRows {
     unsigned* semaphores;
 
     // Advances the scheduler to the next segment; `more`: if there is one. Returns true, in all threads, in the block
-    // that has the merged result of all keys: of the consecutive blocks that share the tile, in order of their keys.
+    // that has the merged result of all keys (has_rows: for warps with rows): of the consecutive blocks that share the
+    // tile, in order of their keys.
     template <int THREADS, int BLOCKS, int COLS_8, class Scheduler, class Segment>
     __device__ __forceinline__ bool gather(float (&o_frag)[BLOCKS][COLS_8][4], SoftmaxRow (&rows)[BLOCKS][2],
                                            Scheduler& scheduler, const Segment& done, bool& more, int thread,
-                                           float scale_log2) const {
+                                           bool has_rows, float scale_log2) const {
         using Part = Partial<BLOCKS, 8 * COLS_8, THREADS>;
         const auto sharers = scheduler.sharers(done);
         more = scheduler.next(done);
         if (done.whole()) {
             return true;
         }
-        Part(partials, ptx::ctaid_x(), done.begins(), thread).store(o_frag, rows);
+        if (has_rows) {
+            Part(partials, ptx::ctaid_x(), done.begins(), thread).store(o_frag, rows);
+        }
         if (!is_last_of(semaphores + done.q_tile_of_all, sharers.count)) {
             return false;
+        }
+        if (!has_rows) {
+            return true;
         }
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block) {

@@ -7,7 +7,7 @@ struct OwnRows {
     // For mainloop/warps.cuh.
     template <int THREADS, int BLOCKS, int COLS_8, class Scheduler, class Segment>
     __device__ __forceinline__ bool gather(float (&)[BLOCKS][COLS_8][4], SoftmaxRow (&)[BLOCKS][2], Scheduler&,
-                                           const Segment&, bool& more, int, float) const {
+                                           const Segment&, bool& more, int, bool, float) const {
         more = false;
         return true;
     }

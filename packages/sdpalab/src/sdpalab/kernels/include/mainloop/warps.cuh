@@ -108,8 +108,9 @@ public:
             scheduler.recompute();
             const auto done = scheduler.segment();
             const int done_thread = ptx::tid_x();
+            const bool has_rows = Source::CONTIGUOUS || source.rows_left(done, done_thread / 32 * ROWS) > 0;
             if (!epilogue.template gather<THREADS>(products.o_frag, products.softmax.rows, scheduler, done, more,
-                                                   done_thread, score_scale.log2)) {
+                                                   done_thread, has_rows, score_scale.log2)) {
                 continue;
             }
             __syncthreads();  // the output overwrites shared memory that other warps may still read keys from
