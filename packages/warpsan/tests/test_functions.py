@@ -205,7 +205,7 @@ def test_hazards_and_counters_name_the_functions_line():
         ".func put (.reg .b32 x)\n{\nst.shared.u32 [slot], x;\nret;\n}\n"
     )
     report = warpsan.launch(text, "k", 1, 64, [], counters=True)
-    assert {(hazard.kind, hazard.ptx_line) for hazard in report.hazards} == {("race", 14)}
+    assert {(hazard.kind, hazard.ptx_line) for hazard in report.hazards} == {("race", 14), ("lane-race", 14)}
     counts = {each.ptx_line: (each.text, each.warps) for each in report.counters.by_instruction}
     assert counts == {
         7: ("mov.u32", 2),

@@ -12,6 +12,7 @@ import pytest
 from planted_executors import FaultyExecutor, InlineExecutor
 
 from sdpalab import Problem, UserError
+from sdpalab.evaluation import Evaluation
 from sdpalab.jobs import Executor, Job, JobOutcome, JobResult, executor_named, run_jobs
 from sdpalab.jobs import local as jobs_local
 from sdpalab.jobs.kinds import KINDS, VALUES, checked_value
@@ -20,6 +21,7 @@ from sdpalab.jobs.versions import code_version
 from sdpalab.jobs.worker import answer
 from sdpalab.kernels.registry import get
 from sdpalab.kernels.source import source_digest
+from sdpalab.status import Status
 
 SMALL = Problem(1, 1, 64, 64)
 
@@ -122,6 +124,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "held_out": {"cases": 0},
     "judge": {"verdict": None},
     "sanitize": {"runs": ["a"], "hazards": [], "notes": []},
+    "evaluate": Evaluation(Status.PASSED, stages={"quick": "PASSED"}).to_dict(),
     "deletion": {
         "subject": "a",
         "configurations": ["a"],
