@@ -19,7 +19,7 @@ from sdpalab.evidence.verifier.archive import Members
 from sdpalab.evidence.verifier.arrays import arrays_of, inputs_of, is_at, near, paths_of, problem_of
 from sdpalab.evidence.verifier.facts import STATUSES
 from sdpalab.evidence.verifier.findings import MALFORMED, Findings
-from sdpalab.inputs import make_inputs, padded_rows
+from sdpalab.inputs import make_inputs, padded_rows, with_forward
 from sdpalab.inputs.reference import ROWS, Weights, attention_float64, finite
 from sdpalab.judge.rule.exact import ExactElements, cap_error_of, exact_elements, has_exact_elements
 from sdpalab.judge.rule.expected import ExpectedGradients
@@ -35,6 +35,7 @@ from sdpalab.judge.rule.figures import (
 from sdpalab.judge.rule.limits import UNIT_ROUNDOFF, limits_for, measure, row_errors
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64, measure_lse
 from sdpalab.judge.rule.numerics import UNDECLARED, check_numerics, dequantised, intended_output, orders_of
+from sdpalab.judge.strides import Strides, expandable
 from sdpalab.kernels.declarations import Numerics, Quantisation
 from sdpalab.scoring import ARRAYS, TASKS
 
@@ -208,7 +209,7 @@ class SameInputs:
         self.weights: dict[Quantisation | None, Weights] = {}
         self.reference = attention_float64(*self.inputs.qkv, **self.shared(None))
         self.largest = float(np.nanmax(np.abs(self.reference), initial=0.0))
-        self.normal: dict[int, list[str]] = {}
+        self.normal: dict[tuple[int, int | None], list[str]] = {}
         self.exact: dict[Any, ExactElements] = {}
         self.intended: dict[Numerics, Any] = {}
         self.limits: dict[tuple[str, Numerics], Limits] = {}
@@ -235,7 +236,8 @@ class SameInputs:
                 findings.append(f"its array of {name} is not that of its problem")
             findings += [f"the padding of {each} is not NaN" for each in padded if not self.is_padded(each, lengths)]
         if case["inputs"] == "normal":
-            findings += self.normal_findings(case["seed"])
+            strides = Strides(str(case["run"].get("strides", Strides.CONTIGUOUS.value)))
+            findings += self.normal_findings(case["seed"], strides)
         declared = case["run"]["numerics"]
         numerics = numerics_of(declared, built=bool(case["run"].get("ptx_sha256")))
         if numerics is None:
@@ -317,17 +319,22 @@ class SameInputs:
         array = getattr(self.inputs, name)
         return bool(np.isnan(np.moveaxis(array, 2, 1)[padded_rows(lengths, *array.shape[::2])]).all())
 
-    def normal_findings(self, seed: int) -> list[str]:
-        """Findings about inputs that are not the normal inputs of a seed."""
-        if seed not in self.normal:
-            generated = make_inputs(self.problem, "normal", seed).arrays
-            self.normal[seed] = [
+    def normal_findings(self, seed: int, strides: Strides) -> list[str]:
+        """Findings about inputs that are not the normal inputs of a seed, with K and V alike along an expanded axis."""
+        key = seed, strides.shared_axis
+        if key not in self.normal:
+            inputs = make_inputs(self.problem, "normal", seed)
+            if strides.shared_axis is not None:
+                inputs = replace(inputs, k=expandable(inputs.k, strides), v=expandable(inputs.v, strides))
+                inputs = with_forward(self.problem, inputs) if self.problem.backward else inputs
+            generated = inputs.arrays
+            self.normal[key] = [
                 f"{name} is not what normal inputs of seed {seed} are"
                 for name, array in self.inputs.arrays.items()
                 # another math library may round one element in 10**12 differently
                 if differing(array, generated[name]) > 1 + array.size // 10**6
             ]
-        return self.normal[seed]
+        return self.normal[key]
 
     def intended_for(self, numerics: Numerics) -> list[Any]:
         """Intended outputs of declared numerics, one for each order that they leave open."""
