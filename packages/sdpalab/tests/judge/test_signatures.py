@@ -15,7 +15,7 @@ from sdpalab.cli import main
 from sdpalab.errors import UserError
 from sdpalab.judge import CaseSpec, Status, judge_candidate
 from sdpalab.judge.cases import cases_for
-from sdpalab.judge.signatures import LAB, SIGNATURES, Adapter, signature_of
+from sdpalab.judge.signatures import LAB, SIGNATURES, PeerCall, signature_of
 from sdpalab.judge.strides import Strides
 from sdpalab.problem import Problem
 
@@ -172,7 +172,7 @@ def test_an_adapter_claims_what_its_function_has() -> None:
     def few(q: Any, k: Any, v: Any, softmax_scale: Any = None, window_size: Any = None) -> Any:
         return q
 
-    assert set(Adapter(few, SIGNATURES["flash_attn_func"]).claims) == {
+    assert set(PeerCall(few, SIGNATURES["flash_attn_func"]).claims) == {
         *("scale", "window_size", "bottom_right", "enable_gqa"),
     }
 

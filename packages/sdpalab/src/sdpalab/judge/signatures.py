@@ -26,7 +26,7 @@ from sdpalab.problem import Problem
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LAB", "SIGNATURES", "Adapter", "Signature", "adapted", "signature_of"]
+__all__ = ["LAB", "SIGNATURES", "PeerCall", "Signature", "adapted", "signature_of"]
 
 LAB = "sdpalab"
 """Name of the lab's own form for ``--signature``: nothing is recognised or translated."""
@@ -120,7 +120,7 @@ SIGNATURES: Mapping[str, Signature] = {
 """Interfaces by name, the most particular first."""
 
 
-class Adapter:
+class PeerCall:
     """A function of a peer's form, callable as one of the lab's.
 
     Parameters
@@ -230,7 +230,7 @@ class Adapter:
 
 def adapted(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """``function`` itself, or with the name of a peer's signature as an :class:`Adapter`."""
-    return Adapter(function, SIGNATURES[name]) if name else function
+    return PeerCall(function, SIGNATURES[name]) if name else function
 
 
 def signature_of(candidate: object, asked: str | None = None) -> Signature | None:
@@ -278,12 +278,12 @@ def _functions(path: Path) -> dict[str, list[str]]:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return {}
-    found = {}
+    names = {}
     for each in tree.body:
         if isinstance(each, ast.FunctionDef) and not each.name.startswith("_"):
             own = each.args
-            found[each.name] = [one.arg for one in (*own.posonlyargs, *own.args, *own.kwonlyargs)]
-    return found
+            names[each.name] = [one.arg for one in (*own.posonlyargs, *own.args, *own.kwonlyargs)]
+    return names
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:

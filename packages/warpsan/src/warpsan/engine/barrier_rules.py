@@ -59,7 +59,7 @@ def check_arrival(
     if broken >= 0:
         row = row_of(context, block, broken, taken, name)
         row.expected = whole
-        row.found = given
+        row.actual = given
         status = add_hazard(context, row)
     if status == 0 and barrier.arrived > 0:
         status = check_beside(context, barrier, block, name, given if given else whole, taken)
@@ -80,7 +80,7 @@ def check_beside(context: Context, barrier: BarrierState, block: Block, name: in
     if before != given:
         row = row_of(context, block, COUNTS_DIFFER, taken, name)
         row.expected = before
-        row.found = given
+        row.actual = given
         status = add_hazard(context, beside(context, row, barrier, first_warp(barrier), 0))
         if status != 0:
             return status
@@ -134,7 +134,7 @@ def check_completion(context: Context, cta: int, barrier: BarrierState, name: in
             short = 0
             row = row_at(context, cta, barrier, THREADS_EXITED, warp, lane, name)
             row.expected = context.threads
-            row.found = context.threads - alive
+            row.actual = context.threads - alive
             status = add_hazard(context, row)
             if status != 0:
                 return status
@@ -144,7 +144,7 @@ def check_completion(context: Context, cta: int, barrier: BarrierState, name: in
             lane -= 1
         row = row_at(context, cta, barrier, TOO_MANY_ARRIVED, warp, lane, name)
         row.expected = need
-        row.found = barrier.arrived
+        row.actual = barrier.arrived
         status = add_hazard(context, row)
         if status != 0:
             return status

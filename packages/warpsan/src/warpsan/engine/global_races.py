@@ -155,8 +155,8 @@ def race_at(
         row.other_cta = cta_of_tag(tag) - 1
         row.other_warp = warp_of_party(mark.party) % context.warp_count if copy else number
         row.other_lanes = 1 << (mark.party & 31) if copy or together else 0
-        row.found = copy and place != 0
-        if row.found:
+        row.actual = copy and place != 0
+        if row.actual:
             row.expected = weak_wait(context, warp)
         else:
             row.expected = missing(context, warp, row.other_cta, place - 1, global_time(tag))

@@ -60,7 +60,7 @@ def hazard_row(context: Context, record: Record, rule: int, lanes: int) -> Hazar
     row.offset = 0
     row.width = 0
     row.expected = 0
-    row.found = 0
+    row.actual = 0
     row.limit = 0
     row.other_pc = -1
     row.turn = context.turn - context.turn_began

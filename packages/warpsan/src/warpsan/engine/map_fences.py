@@ -180,7 +180,7 @@ def map_race(context: Context, rule: int, lane: int, relation: int, scope: int, 
     row = hazard_row(context, context.current_record, rule, 1 << lane)
     row.space = IN_GLOBAL
     row.expected = relation
-    row.found = scope
+    row.actual = scope
     row.other_pc = context.pcs[record_of_party(mark.party)]
     row.other_cta = cta_of_tag(mark.tag) - 1
     row.other_warp = warp_of_tag(mark.tag)

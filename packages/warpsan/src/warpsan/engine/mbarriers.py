@@ -222,7 +222,7 @@ def begin_mbarrier(registers: int, record: Record, mask: int, context: Context) 
             status = break_mbarrier_rule(context, INITIALISED_AGAIN, 1 << lane, offset)
         if status == 0 and (count < 1 or count > _MOST):
             hazard = hazard_row(context, context.current_record, ARRIVALS_OF_INIT, 1 << lane)
-            hazard.found = count
+            hazard.actual = count
             status = add_hazard(context, hazard)
         if status != 0:
             return status
@@ -289,15 +289,15 @@ def arrive_at(registers: int, record: Record, mask: int, context: Context) -> in
         for lane in range(32):
             if left >> lane & 1 == 0:
                 continue
-            found = named_mbarrier(context, lane, load64(registers + place + 8 * lane) + shift)
-            if found < 64:
+            actual = named_mbarrier(context, lane, load64(registers + place + 8 * lane) + shift)
+            if actual < 64:
                 left = left & ~(1 << lane)
-                if found == LEFT_OUT:
+                if actual == LEFT_OUT:
                     continue
-                return found
+                return actual
             if entry == 0:
-                entry = MbarrierState(found)
-            if found != entry.address:
+                entry = MbarrierState(actual)
+            if actual != entry.address:
                 continue
             left, came = left & ~(1 << lane), came | 1 << lane
             if token >= 0:  # tokens as if the lanes came one after the other
@@ -343,7 +343,7 @@ def check_arrivals(
     if status == 0 and drops and total > expected:
         row = hazard_row(context, context.current_record, MORE_DROPS, lanes)
         row.offset = entry.offset
-        row.found = total
+        row.actual = total
         row.expected = expected
         status = add_hazard(context, row)
     if status == 0 and entry.turn_total > entry.turn_pending:
@@ -351,7 +351,7 @@ def check_arrivals(
         row.warp = context.warps[entry.turn_warp].number
         row.cta = context.warps[entry.turn_warp].linear_cta
         row.offset = entry.offset
-        row.found = entry.turn_total
+        row.actual = entry.turn_total
         row.expected = entry.turn_pending
         row.limit = max(expected - total, 0) if drops else expected
         status = add_hazard(context, row)
@@ -380,12 +380,12 @@ def count_bytes(registers: int, record: Record, mask: int, context: Context) -> 
         if mask >> lane & 1 == 0:
             continue
         many = load32(registers + record.operands[2] + 4 * lane) & 0xFFFFFFFF
-        found = named_mbarrier(context, lane, load64(registers + row + 8 * lane) + shift)
-        if found == LEFT_OUT:
+        actual = named_mbarrier(context, lane, load64(registers + row + 8 * lane) + shift)
+        if actual == LEFT_OUT:
             continue
-        if found < 64:
-            return found
-        entry = MbarrierState(found)
+        if actual < 64:
+            return actual
+        entry = MbarrierState(actual)
         status = use_mbarrier(context, entry, lane)
         if status == 0 and record.operands[3] == 0:
             status = bytes_came(context, entry, many, lane)
@@ -405,13 +405,13 @@ def end_mbarrier(registers: int, record: Record, mask: int, context: Context) ->
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
-        found = named_mbarrier(context, lane, load64(registers + row + 8 * lane) + shift)
-        if found == LEFT_OUT:
+        actual = named_mbarrier(context, lane, load64(registers + row + 8 * lane) + shift)
+        if actual == LEFT_OUT:
             continue
-        status = use_mbarrier(context, MbarrierState(found), lane) if found >= 64 else found
+        status = use_mbarrier(context, MbarrierState(actual), lane) if actual >= 64 else actual
         if status != 0:
             return status
-        entry = MbarrierState(found)
+        entry = MbarrierState(actual)
         cta, offset = entry.cta, entry.offset
         entry.valid = ENDED
         if context.checked != 0:
@@ -436,7 +436,7 @@ def bytes_counted(context: Context, entry: MbarrierState, lane: int) -> int:
         entry.pending_bytes = 0
         row = hazard_row(context, context.current_record, MORE_BYTES, 1 << lane)
         row.offset = entry.offset
-        row.found = -left
+        row.actual = -left
         status = add_hazard(context, row)
     try_complete_phase(context, entry)
     return status

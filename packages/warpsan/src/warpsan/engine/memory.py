@@ -109,7 +109,7 @@ class HazardRow(NativeStruct):
     offset: i64  # of the first lane's access, in bytes
     width: i64
     expected: i64  # numbers in the text of the rule
-    found: i64
+    actual: i64
     limit: i64
     other_pc: i64  # the instruction of the conflicting access; -1: none
     other_lanes: i64

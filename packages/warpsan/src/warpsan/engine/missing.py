@@ -159,29 +159,29 @@ def missing_link(context: Context, reader: int, cta: int, own: int, time: int) -
     """What is missing between a strong write of a CTA after a time and a warp that has read it; 0 if it has read
     none."""
     state = context.readers_of_links[reader]
-    seen, found, scope = state.seen, Link(0), 0
+    seen, actual, scope = state.seen, Link(0), 0
     while seen != 0:
         link = seen.links
         while link != 0:
             if link.cta == cta and link.time >= time and (own == 0 or link.warp != reader):
-                found, scope = link, seen.scope
+                actual, scope = link, seen.scope
             link = link.before
         seen = seen.before
-    if found == 0:
+    if actual == 0:
         return 0
     relation = SAME_GPU
     if own:
         relation = SAME_CTA
-    elif context.warps[found.warp].linear_cta == cta:
-        relation = relation_together(context, found.warp // context.warp_count, reader // context.warp_count)
-    if found.scope < relation:
-        return lack(LINK_TOO_NARROW, relation, found.scope)
+    elif context.warps[actual.warp].linear_cta == cta:
+        relation = relation_together(context, actual.warp // context.warp_count, reader // context.warp_count)
+    if actual.scope < relation:
+        return lack(LINK_TOO_NARROW, relation, actual.scope)
     if scope < relation:
         return lack(READ_TOO_NARROW, relation, scope)
-    if found.fence == 0:
+    if actual.fence == 0:
         return lack(NO_FENCE_BEFORE, relation, 0)
-    if found.fence - 1 < relation:
-        return lack(FENCE_TOO_NARROW, relation, found.fence - 1)
+    if actual.fence - 1 < relation:
+        return lack(FENCE_TOO_NARROW, relation, actual.fence - 1)
     if state.acquired == 0:
         return lack(NO_FENCE_AFTER, relation, 0)
     if state.acquired - 1 < relation:

@@ -24,13 +24,13 @@ def test_phase(registers: int, record: Record, mask: int, context: Context) -> i
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
-        found = named_mbarrier(context, lane, load64(row + 8 * lane) + shift)
-        if found == LEFT_OUT:  # no phase to wait for
+        actual = named_mbarrier(context, lane, load64(row + 8 * lane) + shift)
+        if actual == LEFT_OUT:  # no phase to wait for
             store32(result, load32(result) | 1 << lane)
             continue
-        if found < 64:
-            return found
-        entry = MbarrierState(found)
+        if actual < 64:
+            return actual
+        entry = MbarrierState(actual)
         status = use_mbarrier(context, entry, lane)
         if status != 0:
             return status

@@ -120,7 +120,7 @@ def race(
         row.other_lanes = 1 << (party & 31) if actor >= 2 * warps or together else 0
         row.other_warp = context.warps[other].number
         row.other_cta = cta
-        row.found = 1 if actor >= warps else 0
+        row.actual = 1 if actor >= warps else 0
         near = other // context.warp_count
         row.expected = weak_wait(context, warp) if actor >= warps else missing(context, warp, cta, near, time)
     return add_hazard(context, row)

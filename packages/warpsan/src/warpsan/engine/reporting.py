@@ -108,8 +108,8 @@ def report(
     ends_illegally = bool(setup.checks) and "memory" not in setup.checks
     state = code.state(order | hazards.words | {"illegal_ends": int(ends_illegally)})
     status = code.run(state, 0, code.clusters)
-    found = hazards.rows(state.context.hazard_count)
-    unwritten = any(each.rule in (rules.UNWRITTEN_READ, rules.STORED_UNSET) for each in found)
+    actual = hazards.rows(state.context.hazard_count)
+    unwritten = any(each.rule in (rules.UNWRITTEN_READ, rules.STORED_UNSET) for each in actual)
     stuck = status == layout.STUCK and all_resident(setup) is None
     ends = stuck or status in (
         layout.TRAP,
@@ -129,7 +129,7 @@ def report(
     _add_counts(setup, fine, tally, state.counted, state.context.steps_taken)
     ending: SimError | None = None
     try:
-        report_rows(setup, space, log, found, code.decoded)
+        report_rows(setup, space, log, actual, code.decoded)
     except IllegalAccess as error:
         if not setup.checks:
             raise

@@ -63,11 +63,11 @@ def wait_for_phase(context: Context, registers: int, block: Block, part: Path) -
     place, result = registers + block.end_a, registers + block.end_d
     first = first_lane(mask)
     current_instruction(context, block.end_pc)
-    found = named_mbarrier(context, first, load64(place + 8 * first) + block.end_b)
-    if found < 64:  # no phase to wait for
+    actual = named_mbarrier(context, first, load64(place + 8 * first) + block.end_b)
+    if actual < 64:  # no phase to wait for
         store32(result, load32(result) | mask)
-        return 0 if found == LEFT_OUT else found
-    entry = MbarrierState(found)
+        return 0 if actual == LEFT_OUT else actual
+    entry = MbarrierState(actual)
     status = use_mbarrier(context, entry, first)
     if status != 0:
         return status
@@ -237,7 +237,7 @@ def ask_for_registers(context: Context, state: Warp, block: Block, part: Path) -
         rule = REGISTERS_WOULD_SHRINK if block.end_b else REGISTERS_WOULD_GROW
         row = hazard_row(context, context.records[context.record_count + block.end_pc], rule, mask)
         row.expected = wanted
-        row.found = held
+        row.actual = held
         return add_hazard(context, row)
     begin_wait(context, part, FOR_REGISTERS)
     part.more = wanted

@@ -13,7 +13,7 @@ from warpsan.engine.memory import DoubledArrival, Path, Warp
 from warpsan.engine.parts import lowest_ready, pop_lanes
 from warpsan.errors import Deadlock
 from warpsan.ptx.ir import Instruction
-from warpsan.report.hazard_log import HazardLog, Place, Wording
+from warpsan.report.hazard_log import HazardLog, ThreadPlace, Wording
 from warpsan.report.places import Places
 from warpsan.report.rows import report_row
 from warpsan.report.rules import USUALLY_REGISTERS
@@ -34,7 +34,7 @@ class _Wait:
     warp: Warp
     path: Path
     instruction: Instruction
-    place: Place
+    place: ThreadPlace
     """The first lane."""
     at: str
 

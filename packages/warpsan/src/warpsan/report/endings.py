@@ -6,7 +6,7 @@ from warpsan.errors import IllegalAccess, KernelTrap, StepLimit
 from warpsan.host.geometry import Dim3
 from warpsan.ptx.ir import Instruction
 from warpsan.ptx.linking import branch_targets
-from warpsan.report.hazard_log import Place, Sources
+from warpsan.report.hazard_log import InstructionSources, ThreadPlace
 
 __all__ = [
     "calls_nothing",
@@ -36,7 +36,7 @@ def calls_nothing(instruction: Instruction, address: int, block: Dim3, thread: D
 
 
 def illegal_access(
-    sources: Sources, kind: str, instruction: Instruction, space: str, offset: int, block: Dim3, thread: Dim3
+    sources: InstructionSources, kind: str, instruction: Instruction, space: str, offset: int, block: Dim3, thread: Dim3
 ) -> IllegalAccess:
     """The exception for a thread's illegal access, if no check records it."""
     source = sources.source(instruction)
@@ -46,13 +46,13 @@ def illegal_access(
     )
 
 
-def mbarrier_misused(what: str, instruction: Instruction, place: Place) -> IllegalAccess:
+def mbarrier_misused(what: str, instruction: Instruction, place: ThreadPlace) -> IllegalAccess:
     """The exception for a broken rule of mbarriers, if no check records it."""
     where = f"PTX line {instruction.line}, block {place.block}, thread {place.thread}"
     return IllegalAccess(f"{what}, by {instruction.text} at {where}")
 
 
-def trapped(sources: Sources, instruction: Instruction, block: Dim3, thread: Dim3) -> KernelTrap:
+def trapped(sources: InstructionSources, instruction: Instruction, block: Dim3, thread: Dim3) -> KernelTrap:
     """The exception for a trap."""
     source = sources.source(instruction)
     return KernelTrap(

@@ -18,8 +18,8 @@ from warpsan.report.hazards import KINDS, ConflictingAccess, Hazard, Note
 
 __all__ = [
     "HazardLog",
-    "Place",
-    "Sources",
+    "InstructionSources",
+    "ThreadPlace",
     "Wording",
     "conflicting_access_of",
     "unwaited_copies",
@@ -36,7 +36,7 @@ class Wording:
 
 
 @dataclass(frozen=True)
-class Place:
+class ThreadPlace:
     """A thread of a launch, and its warp's number in the block."""
 
     block: Dim3
@@ -44,7 +44,7 @@ class Place:
     warp: int
 
 
-class Sources(Protocol):
+class InstructionSources(Protocol):
     """The source text of a launch's instructions."""
 
     def source(self, instruction: Instruction) -> str:
@@ -63,10 +63,10 @@ class HazardLog:
 
     def put(
         self,
-        sources: Sources,
+        sources: InstructionSources,
         kind: str,
         instruction: Instruction,
-        place: Place,
+        place: ThreadPlace,
         wording: Wording,
         *,
         at_end: bool = False,
@@ -117,7 +117,7 @@ class HazardLog:
 
 
 def conflicting_access_of(
-    sources: Sources,
+    sources: InstructionSources,
     instruction: Instruction,
     *,
     block: Dim3 | None = None,

@@ -13,7 +13,7 @@ from warpsan.engine.selection import WARP
 from warpsan.host.memory import Extent, Space
 from warpsan.host.setup import Setup
 from warpsan.ptx.ir import Instruction
-from warpsan.report.hazard_log import Place, conflicting_access_of
+from warpsan.report.hazard_log import ThreadPlace, conflicting_access_of
 from warpsan.report.hazards import ConflictingAccess
 
 __all__ = ["Places"]
@@ -54,16 +54,16 @@ class Places:
         """As :func:`~warpsan.engine.machine.frames_of`."""
         return frames_of(self.setup.module, instruction)
 
-    def thread(self, cta: int, warp: int, lanes: int) -> Place:
+    def thread(self, cta: int, warp: int, lanes: int) -> ThreadPlace:
         """The first of some lanes, given as bits, of a warp of the CTA with this linear index."""
         geometry, lane = self.setup.geometry, (lanes & -lanes).bit_length() - 1
-        return Place(geometry.block_at(cta), geometry.thread_at(WARP * warp + lane), warp)
+        return ThreadPlace(geometry.block_at(cta), geometry.thread_at(WARP * warp + lane), warp)
 
     def instruction(self, row: HazardRow, decoded: Decoded) -> Instruction:
         """The instruction of a hazard."""
         return self.setup.entry.instructions[decoded.places[row.record]]
 
-    def of(self, row: HazardRow) -> Place:
+    def of(self, row: HazardRow) -> ThreadPlace:
         """The first thread of a hazard."""
         return self.thread(row.cta, row.warp, row.lanes)
 
@@ -76,7 +76,7 @@ class Places:
         instruction, block = self.setup.entry.instructions[row.other_pc], self.setup.geometry.block_at(row.other_cta)
         return conflicting_access_of(self, instruction, block=block, warp=row.other_warp, note=note)
 
-    def access(self, pc: int, place: Place, note: str = "") -> ConflictingAccess:
+    def access(self, pc: int, place: ThreadPlace, note: str = "") -> ConflictingAccess:
         """An instruction that a thread has executed, as a conflicting access."""
         instruction, where = self.setup.entry.instructions[pc], (place.block, place.warp, place.thread)
         return conflicting_access_of(self, instruction, block=where[0], warp=where[1], thread=where[2], note=note)

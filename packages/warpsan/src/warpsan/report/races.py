@@ -88,7 +88,7 @@ def _volatile(places: Places, row: HazardRow, instruction: Instruction) -> str:
 def _words(what: str, advice: str = "") -> _Words:
     def words(places: Places, row: HazardRow, instruction: Instruction) -> Wording:
         other = places.setup.entry.instructions[row.other_pc]
-        apart = bool(row.found)
+        apart = bool(row.actual)
         if row.space == layout.IN_SHARED:
             apart = apart or (other.opcode == "cp" and not updates_memory(other))
             usually = _USUALLY
@@ -136,12 +136,12 @@ _RELEASE = (
 _MAPS = {
     rules.MAP_NOT_ACQUIRED: (f"{_USES}, without an acquire of it", _ACQUIRE),
     rules.MAP_ACQUIRE_NARROW: (
-        f"{_USES}, and its acquire is {{found}}",
+        f"{_USES}, and its acquire is {{actual}}",
         "the writer is in another {where}: use {scope}",
     ),
     rules.MAP_NOT_RELEASED: (f"{_USES}, without a release of it that the acquire comes after", _RELEASE),
     rules.MAP_RELEASE_NARROW: (
-        f"{_USES}, and its release is {{found}}",
+        f"{_USES}, and its release is {{actual}}",
         "the copy is issued in another block: use {scope}",
     ),
 }
@@ -149,9 +149,9 @@ _MAPS = {
 
 def _map(what: str, advice: str) -> _Words:
     def words(places: Places, row: HazardRow, instruction: Instruction) -> Wording:
-        scope, found = _RELATIONS[row.expected], _RELATIONS[row.found]
+        scope, actual = _RELATIONS[row.expected], _RELATIONS[row.actual]
         where = "block" if row.expected == SAME_CLUSTER else "cluster or block"
-        return Wording(what.replace("{found}", found), advice.format(scope=scope, where=where), places.other(row))
+        return Wording(what.replace("{actual}", actual), advice.format(scope=scope, where=where), places.other(row))
 
     return words
 

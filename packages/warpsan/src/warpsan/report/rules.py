@@ -17,7 +17,7 @@ from warpsan.report.products import USUALLY_NO_FENCE, shares_registers, touched_
 from warpsan.report.races import RACES
 from warpsan.report.undefined import unwritten_global, unwritten_shared
 
-__all__ = ["RULES", "SPACES", "USUALLY_REGISTERS", "Rule"]
+__all__ = ["RULES", "SPACES", "USUALLY_REGISTERS", "HazardRule"]
 
 SPACES = {layout.IN_SHARED: "shared", layout.IN_GLOBAL: "global", layout.IN_LOCAL: "local"}
 
@@ -25,7 +25,7 @@ Words = Callable[[Places, HazardRow, Instruction], Wording]
 
 
 @dataclass(frozen=True)
-class Rule:
+class HazardRule:
     """A rule.
 
     Attributes
@@ -51,7 +51,7 @@ def sentence(what: str, advice: str, note: str = "") -> Words:
     lanes; ``note`` is the state of the conflicting access."""
 
     def words(places: Places, row: HazardRow, instruction: Instruction) -> Wording:
-        numbers = {name: getattr(row, name) for name in ("offset", "width", "expected", "found", "limit", "space")}
+        numbers = {name: getattr(row, name) for name in ("offset", "width", "expected", "actual", "limit", "space")}
         text = what.format(opcode=instruction.opcode, other="{other}", lanes=row.lanes.bit_count(), **numbers)
         return Wording(text, advice, places.other(row, note))
 
@@ -68,13 +68,13 @@ def _unwritten(places: Places, row: HazardRow, instruction: Instruction) -> Word
     return unwritten_shared(row.width, row.offset)
 
 
-def _absent(need: str) -> Rule:
+def _absent(need: str) -> HazardRule:
     what = f"{need}, and only {{lanes}} of the lanes are there"
-    return Rule("divergent", sentence(what, "move it out of the divergent branch"))
+    return HazardRule("divergent", sentence(what, "move it out of the divergent branch"))
 
 
-def _barrier(what: str, advice: str) -> Rule:
-    return Rule("barrier", sentence(what, advice), "async")
+def _barrier(what: str, advice: str) -> HazardRule:
+    return HazardRule("barrier", sentence(what, advice), "async")
 
 
 _USUALLY_OPERAND = "usually a wrong operand"
@@ -86,7 +86,7 @@ _USUALLY_CONDITION = (
 )
 _USUALLY_PARTS = "all threads of a warp must execute the same instruction: move it out of the divergent branch"
 
-_BARRIERS: Mapping[int, Rule] = {
+_BARRIERS: Mapping[int, HazardRule] = {
     rules.NO_SUCH_BARRIER: _barrier(
         f"barrier {{space}} does not exist: there are 0 to {layout.NO_BARRIER - 1}", _USUALLY_OPERAND
     ),
@@ -94,14 +94,14 @@ _BARRIERS: Mapping[int, Rule] = {
         "arrives at barrier {space} without a number of threads, which it needs", _USUALLY_OPERAND
     ),
     rules.PART_OF_WARP_COUNTED: _barrier(
-        f"barrier {{space}} is given {{found}} threads, which is not a multiple of the {layout.WARP} of a warp",
+        f"barrier {{space}} is given {{actual}} threads, which is not a multiple of the {layout.WARP} of a warp",
         _USUALLY_OPERAND,
     ),
     rules.COUNT_BEYOND_BLOCK: _barrier(
-        "barrier {space} is given {found} threads, and the block has {expected}", _USUALLY_OPERAND
+        "barrier {space} is given {actual} threads, and the block has {expected}", _USUALLY_OPERAND
     ),
     rules.COUNTS_DIFFER: _barrier(
-        "barrier {space} is given {found} threads, and {expected} by {other} in the same phase", _USUALLY_COUNT
+        "barrier {space} is given {actual} threads, and {expected} by {other} in the same phase", _USUALLY_COUNT
     ),
     rules.ARRIVES_AGAIN: _barrier(
         "arrives at barrier {space} again, before the phase is complete in which it was at {other}", _USUALLY_TWICE
@@ -112,44 +112,44 @@ _BARRIERS: Mapping[int, Rule] = {
         "meets {other} at barrier {space}, and only one of the two is a reduction", "use two barriers"
     ),
     rules.THREADS_EXITED: _barrier(
-        "{found} of the block's {expected} threads have exited and never come to barrier {space}", _USUALLY_CONDITION
+        "{actual} of the block's {expected} threads have exited and never come to barrier {space}", _USUALLY_CONDITION
     ),
     rules.TOO_MANY_ARRIVED: _barrier(
-        "{found} threads are at barrier {space}, which is given {expected}", _USUALLY_COUNT
+        "{actual} threads are at barrier {space}, which is given {expected}", _USUALLY_COUNT
     ),
 }
 
 _USUALLY_CLUSTER = "each barrier.cluster.arrive has one barrier.cluster.wait of the same thread"
 USUALLY_REGISTERS = "usually a number that does not suit the block: the sum over its warps must not grow"
 
-_WAITS: Mapping[int, Rule] = {
-    rules.ARRIVES_TWICE_IN_CLUSTER: Rule(
+_WAITS: Mapping[int, HazardRule] = {
+    rules.ARRIVES_TWICE_IN_CLUSTER: HazardRule(
         "cluster", sentence("a thread arrives twice without a wait between", _USUALLY_CLUSTER), "async"
     ),
-    rules.WAITS_WITHOUT_ARRIVAL: Rule(
+    rules.WAITS_WITHOUT_ARRIVAL: HazardRule(
         "cluster", sentence("a thread waits without having arrived", _USUALLY_CLUSTER), "async"
     ),
-    rules.REGISTERS_WOULD_SHRINK: Rule(
+    rules.REGISTERS_WOULD_SHRINK: HazardRule(
         "registers",
-        sentence("a thread is to have {expected} registers, fewer than its {found}", USUALLY_REGISTERS),
+        sentence("a thread is to have {expected} registers, fewer than its {actual}", USUALLY_REGISTERS),
         "async",
     ),
-    rules.REGISTERS_WOULD_GROW: Rule(
+    rules.REGISTERS_WOULD_GROW: HazardRule(
         "registers",
-        sentence("a thread is to have {expected} registers, more than its {found}", USUALLY_REGISTERS),
+        sentence("a thread is to have {expected} registers, more than its {actual}", USUALLY_REGISTERS),
         "async",
     ),
 }
 
 
-def _mbarrier(what: str, advice: str = "") -> Rule:
-    return Rule("mbarrier", sentence(what, advice), "async")
+def _mbarrier(what: str, advice: str = "") -> HazardRule:
+    return HazardRule("mbarrier", sentence(what, advice), "async")
 
 
 _USUALLY_INIT = "usually a wrong count in mbarrier.init"
 _MOST = (1 << 20) - 1
 
-_MBARRIERS: Mapping[int, Rule] = {
+_MBARRIERS: Mapping[int, HazardRule] = {
     rules.NO_MBARRIER: _mbarrier(
         "there is no mbarrier at offset {offset} of shared memory",
         "usually a missing mbarrier.init, or one after its use",
@@ -158,19 +158,19 @@ _MBARRIERS: Mapping[int, Rule] = {
         "initialises the mbarrier at offset {offset} again in the middle of a phase",
         "usually a missing mbarrier.inval or barrier",
     ),
-    rules.ARRIVALS_OF_INIT: _mbarrier(f"an mbarrier expects 1 to {_MOST} arrivals, not {{found}}"),
+    rules.ARRIVALS_OF_INIT: _mbarrier(f"an mbarrier expects 1 to {_MOST} arrivals, not {{actual}}"),
     rules.MORE_ARRIVALS: _mbarrier(
-        "{found} arrivals at once at the mbarrier at offset {offset}, whose phase expects {expected} more of {limit}",
+        "{actual} arrivals at once at the mbarrier at offset {offset}, whose phase expects {expected} more of {limit}",
         _USUALLY_INIT,
     ),
     rules.MORE_DROPS: _mbarrier(
-        "{found} arrivals at once drop out of the mbarrier at offset {offset}, which expects {expected}", _USUALLY_INIT
+        "{actual} arrivals at once drop out of the mbarrier at offset {offset}, which expects {expected}", _USUALLY_INIT
     ),
     rules.COMPLETES_PHASE: _mbarrier(
         "completes the phase of the mbarrier at offset {offset}", "arrive.noComplete must not be the last arrival"
     ),
     rules.MORE_BYTES: _mbarrier(
-        "{found} bytes more than expected come to the mbarrier at offset {offset}",
+        "{actual} bytes more than expected come to the mbarrier at offset {offset}",
         "usually a wrong count in expect_tx",
     ),
     rules.TOO_MANY_BYTES: _mbarrier(
@@ -183,7 +183,7 @@ _MBARRIERS: Mapping[int, Rule] = {
     rules.SIGNALS_ANOTHER_CTA: _mbarrier(
         "stores to one CTA and signals an mbarrier of another", "usually only one address went through mapa"
     ),
-    rules.UNFENCED_MBARRIER: Rule(
+    rules.UNFENCED_MBARRIER: HazardRule(
         "mbarrier",
         sentence(
             "completes on the mbarrier at offset {offset}, which {other} initialised without a fence",
@@ -191,7 +191,7 @@ _MBARRIERS: Mapping[int, Rule] = {
         ),
         "strict",
     ),
-    rules.REACHES_EXITED: Rule(
+    rules.REACHES_EXITED: HazardRule(
         "cluster",
         sentence(
             "reaches into the shared memory of a CTA of its cluster that has exited",
@@ -214,13 +214,13 @@ def _no_map(places: Places, row: HazardRow, instruction: Instruction) -> Wording
     return Wording(what, _USUALLY_MAP)
 
 
-def _in_flight(does: str, still: str) -> Rule:
+def _in_flight(does: str, still: str) -> HazardRule:
     what = f"{does} {{width}} bytes of shared memory at offset {{offset}} which {{other}} still {still}"
     usually = "usually a missing or too weak wait, or a copy outside the group or the phase waited for"
-    return Rule("async", sentence(what, usually, "in flight"), "async")
+    return HazardRule("async", sentence(what, usually, "in flight"), "async")
 
 
-_FLIGHTS: Mapping[int, Rule] = {
+_FLIGHTS: Mapping[int, HazardRule] = {
     rules.TOUCHES_MBARRIER: _mbarrier(
         "touches {width} bytes of shared memory at offset {offset}, where an mbarrier is",
         "usually a buffer that is too small; after mbarrier.inval the memory is free",
@@ -231,55 +231,57 @@ _FLIGHTS: Mapping[int, Rule] = {
 }
 
 
-def _at_end(what: str) -> Rule:
-    return Rule("async", sentence(what, "usually a missing wait before the end of the kernel"), "async", at_end=True)
+def _at_end(what: str) -> HazardRule:
+    return HazardRule(
+        "async", sentence(what, "usually a missing wait before the end of the kernel"), "async", at_end=True
+    )
 
 
 _USUALLY_MAP = "pass a TensorMap for a 128-byte parameter"
 
-_COPIES: Mapping[int, Rule] = {
-    rules.NOT_IN_CHUNKS: Rule(
+_COPIES: Mapping[int, HazardRule] = {
+    rules.NOT_IN_CHUNKS: HazardRule(
         "misaligned",
-        sentence("copies {found} bytes, which is not a multiple of 16", "bulk copies come in 16-byte chunks"),
+        sentence("copies {actual} bytes, which is not a multiple of 16", "bulk copies come in 16-byte chunks"),
         "async",
     ),
     rules.READS_EXITED: _at_end("reads shared memory of a block that has exited meanwhile"),
     rules.WRITES_EXITED: _at_end("writes shared memory of a block that has exited meanwhile"),
     rules.STILL_READS: _at_end("still reads shared memory when its block exits"),
-    rules.NO_TENSOR_MAP: Rule("tensor-map", _no_map, "async"),
-    rules.AXES_DIFFER: Rule(
+    rules.NO_TENSOR_MAP: HazardRule("tensor-map", _no_map, "async"),
+    rules.AXES_DIFFER: HazardRule(
         "tensor-map",
-        sentence("the tensor map has {found} axes, and the instruction {expected}", _USUALLY_MAP),
+        sentence("the tensor map has {actual} axes, and the instruction {expected}", _USUALLY_MAP),
         "async",
     ),
 }
 
 
-def _differs(name: str) -> Rule:
-    return Rule("wgmma", sentence(f"{name} is not the same in all threads of the warpgroup", ""), "async")
+def _differs(name: str) -> HazardRule:
+    return HazardRule("wgmma", sentence(f"{name} is not the same in all threads of the warpgroup", ""), "async")
 
 
-_PRODUCTS: Mapping[int, Rule] = {
+_PRODUCTS: Mapping[int, HazardRule] = {
     rules.A_DIFFERS: _differs("the descriptor of A"),
     rules.B_DIFFERS: _differs("the descriptor of B"),
     rules.SCALE_DIFFERS: _differs("scale-d"),
-    rules.NO_FENCE: Rule(
+    rules.NO_FENCE: HazardRule(
         "wgmma", sentence("there was no wgmma.fence before the first product", USUALLY_NO_FENCE), "async"
     ),
-    rules.TOUCHED_REGISTERS: Rule("wgmma", touched_registers, "async"),
-    rules.SHARES_REGISTERS: Rule("wgmma", shares_registers, "async"),
+    rules.TOUCHED_REGISTERS: HazardRule("wgmma", touched_registers, "async"),
+    rules.SHARES_REGISTERS: HazardRule("wgmma", shares_registers, "async"),
 }
 
-RULES: Mapping[int, Rule] = {
+RULES: Mapping[int, HazardRule] = {
     **_PRODUCTS,
     **_FLIGHTS,
     **_MBARRIERS,
     **_COPIES,
     **_BARRIERS,
     **_WAITS,
-    **{rule: Rule(kind, words, "race") for rule, (kind, words) in RACES.items()},
-    **{rule: Rule(kind, _illegal) for rule, kind in enumerate(FAULTS)},
-    rules.UNWRITTEN_READ: Rule("uninitialised", _unwritten),
+    **{rule: HazardRule(kind, words, "race") for rule, (kind, words) in RACES.items()},
+    **{rule: HazardRule(kind, _illegal) for rule, kind in enumerate(FAULTS)},
+    rules.UNWRITTEN_READ: HazardRule("uninitialised", _unwritten),
     rules.PARTIAL_WARP: _absent("{opcode} needs all 32 lanes of a warp"),
     rules.NAMES_ABSENT: _absent("the member mask {offset:#010x} names threads {width:#010x} too"),
     rules.LEAVES_OUT: _absent("the member mask {offset:#010x} leaves out a thread that executes this"),

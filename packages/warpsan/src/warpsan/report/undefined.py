@@ -14,7 +14,7 @@ import numpy as np
 
 from warpsan.host.memory import RANK_SHIFT, Space
 from warpsan.ptx.ir import Instruction
-from warpsan.report.hazard_log import HazardLog, Place, Wording
+from warpsan.report.hazard_log import HazardLog, ThreadPlace, Wording
 from warpsan.report.places import Places
 
 __all__ = ["UndefinedUses", "unset_stored", "unset_used", "unwritten_global", "unwritten_shared"]
@@ -63,15 +63,15 @@ class UndefinedUses:
 
     def __init__(self, places: Places, log: HazardLog) -> None:
         self.places, self.log = places, log
-        self._first: dict[int, tuple[Place, Wording]] = {}
+        self._first: dict[int, tuple[ThreadPlace, Wording]] = {}
         """For the pc of a load, a copy or a store: the first thread, its access, and the usual cause."""
         self._reported: set[tuple[object, object]] = set()
 
-    def begin(self, pc: int, place: Place, wording: Wording) -> None:
+    def begin(self, pc: int, place: ThreadPlace, wording: Wording) -> None:
         """The instruction at ``pc`` reads unwritten bytes, or stores a register that was never set."""
         self._first.setdefault(pc, (place, wording))
 
-    def matter(self, pc: int, instruction: Instruction, place: Place, role: str) -> None:
+    def matter(self, pc: int, instruction: Instruction, place: ThreadPlace, role: str) -> None:
         """A value from the load, copy or store at ``pc`` reaches an instruction; each pair of source lines is
         reported once."""
         cause = self.places.setup.entry.instructions[pc]

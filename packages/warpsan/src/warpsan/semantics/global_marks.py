@@ -139,19 +139,19 @@ class _Marks:
         """Whether all writes of the granules come before, an ``i1``, and there are no marks of other kinds."""
         code, b, granules = self.code, self.code.builder, self.granules
         tags, masks = granules.load(code.pointer("global_writers"), "s64"), code.pointer("global_write_masks")
-        found = granules.any(~self._simple(granules, tags, masks, code.mask))
+        actual = granules.any(~self._simple(granules, tags, masks, code.mask))
         if granules.covered is None:  # one mark for all, as of the warp of another block
             before = b.block
-            with b.if_then(found, likely=False):
+            with b.if_then(actual, likely=False):
                 first = b.extract_element(tags.value, WORD32(0))
                 one = (tags == granules.spread(first, "s64")).all()
                 words = b.ptrtoint(code.base, WORD64), first, WORD64(0), WORD64(0)
                 conflict = b.icmp_signed("!=", code.call(watch.conflicts, *words), WORD64(0))
                 still, after = b.or_(b.not_(one), conflict), b.block
-            late = b.phi(found.type)
-            late.add_incoming(found, before)
+            late = b.phi(actual.type)
+            late.add_incoming(actual, before)
             late.add_incoming(still, after)
-            found = late
+            actual = late
         strong = b.icmp_signed("!=", b.and_(self._pages(), BYTE(PAGE_STRONG)), BYTE(0))
         for name in others:
             before = b.block
@@ -160,8 +160,8 @@ class _Marks:
             some = b.phi(marked.type)
             some.add_incoming(marked.type(0), before)
             some.add_incoming(marked, after)
-            found = b.or_(found, some)
-        return b.not_(found)
+            actual = b.or_(actual, some)
+        return b.not_(actual)
 
     def _pages(self) -> Any:
         """The bits of all pages of the access, an ``i8``."""

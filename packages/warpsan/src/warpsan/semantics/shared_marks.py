@@ -145,9 +145,9 @@ class SharedMarks:
         """Check and mark writes. Returns a status."""
         code, b = self.code, self.code.builder
         span = self.low, self.high, WORD64(self.width)
-        found = code.call(watch.look_before_write, self._context, self.cta, *span)
-        partial = b.icmp_signed("!=", b.and_(found, WORD64(OF_BYTES)), WORD64(0))
-        needs = b.and_(found, WORD64(~OF_BYTES))
+        actual = code.call(watch.look_before_write, self._context, self.cta, *span)
+        partial = b.icmp_signed("!=", b.and_(actual, WORD64(OF_BYTES)), WORD64(0))
+        needs = b.and_(actual, WORD64(~OF_BYTES))
         tests = {
             OF_WRITES: self._writes_before,
             OF_READS: self._reads_before,

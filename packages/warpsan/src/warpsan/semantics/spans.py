@@ -14,7 +14,7 @@ from warpsan.engine.lanes import WORD32, WORD64, Lanes, where
 from warpsan.engine.layout import WARP
 from warpsan.engine.operation import OperationCode
 
-__all__ = ["SPAN", "Extent", "Span", "extent_of"]
+__all__ = ["SPAN", "AccessPlaces", "Span", "extent_of"]
 
 SPAN = 64
 """Granules of the shortest span: fewer than a CTA or a page of global memory has."""
@@ -94,7 +94,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Extent:
+class AccessPlaces:
     """The places of an access.
 
     Attributes
@@ -117,7 +117,7 @@ class Extent:
 
 def extent_of(
     code: OperationCode, places: Lanes, width: int, shapes: Sequence[tuple[int, int]], exist: Callable[[Any, int], Any]
-) -> Extent:
+) -> AccessPlaces:
     """The places of the active lanes, at least one.
 
     Parameters
@@ -157,7 +157,7 @@ def extent_of(
     here_, lanes, low, high, *rest = joined
     rows = [Span(code, shift, WARP * width >> shift, b.ashr(first, WORD64(shift)), row, None) for shift, _ in shapes]
     spans = [Span(code, *shape, *rest[3 * k : 3 * k + 3]) for k, shape in enumerate(shapes)]
-    return Extent(Lanes(b, here_, "s64"), Lanes(b, lanes, "u32"), low, high, rows, spans)
+    return AccessPlaces(Lanes(b, here_, "s64"), Lanes(b, lanes, "u32"), low, high, rows, spans)
 
 
 def _spans(
@@ -165,22 +165,22 @@ def _spans(
 ) -> list[Any]:
     """The first granule of each span, whether it contains an access, and the granules of the access; ``shapes`` have
     the number of granules that exist too."""
-    b, found = code.builder, []
+    b, pairs = code.builder, []
     for shift, size, exist in shapes:
         begin = b.and_(b.ashr(low, WORD64(shift)), WORD64(-max(8 >> shift, 1)))
         last = b.sub(exist, WORD64(size))
         first = b.select(b.icmp_signed("<", begin, last), begin, last)
         end = b.add(b.ashr(high, WORD64(shift)), WORD64(max(width >> shift, 1)))
-        found.append((first, b.icmp_signed("<=", b.sub(end, first), WORD64(size))))
+        pairs.append((first, b.icmp_signed("<=", b.sub(end, first), WORD64(size))))
     before = b.block
-    with b.if_then(reduce(b.or_, [holds for _, holds in found])):
+    with b.if_then(reduce(b.or_, [holds for _, holds in pairs])):
         covered = [
             _covered(code, (places >> shift) - code.spread(first, "s64"), max(width >> shift, 1), size)
-            for (shift, size, _), (first, _) in zip(shapes, found, strict=True)
+            for (shift, size, _), (first, _) in zip(shapes, pairs, strict=True)
         ]
         after = b.block
     result: list[Any] = []
-    for (first, holds), bits in zip(found, covered, strict=True):
+    for (first, holds), bits in zip(pairs, covered, strict=True):
         result += [first, holds, b.phi(bits.type)]
         result[-1].add_incoming(bits.type(0), before)
         result[-1].add_incoming(bits, after)

@@ -91,9 +91,9 @@ def ranked_diagnoses(failures: Sequence[Failure | GradientFailure]) -> tuple[Dia
     ranked = [cause for cause in often if cause not in _PATTERNS] or often
     diagnoses = []
     for cause in sorted(ranked, key=counts.__getitem__, reverse=True):
-        found = [diagnosis for one in by_failure for diagnosis in one if diagnosis.cause is cause]
-        details = [diagnosis.detail for diagnosis in found]
-        diagnoses.append(max(found, key=lambda diagnosis: details.count(diagnosis.detail)))
+        diagnosed = [diagnosis for one in by_failure for diagnosis in one if diagnosis.cause is cause]
+        details = [diagnosis.detail for diagnosis in diagnosed]
+        diagnoses.append(max(diagnosed, key=lambda diagnosis: details.count(diagnosis.detail)))
     return tuple(diagnoses)
 
 
@@ -118,18 +118,18 @@ def gradient_explanations(failure: GradientFailure) -> tuple[Diagnosis, ...]:
     wrong = failure.wrong
     if not wrong:
         return ()
-    found = [Diagnosis(cause, detail, wrong) for cause, detail in explained(failure)]
+    diagnosed = [Diagnosis(cause, detail, wrong) for cause, detail in explained(failure)]
     worst = max(wrong, key=lambda name: failure.parts[name].severity)
     patterns = [replace(each, outputs=(worst,)) for each in _patterns(failure.parts[worst])]
-    found += [each for each in patterns if each.cause is Cause.PRECISION] or patterns
+    diagnosed += [each for each in patterns if each.cause is Cause.PRECISION] or patterns
     order = list(Cause)
-    return tuple(sorted(found, key=lambda diagnosis: order.index(diagnosis.cause)))
+    return tuple(sorted(diagnosed, key=lambda diagnosis: order.index(diagnosis.cause)))
 
 
 def gradient_hint(failure: GradientFailure) -> str:
     """The first explanation of a small case in a sentence; empty without one."""
-    found = gradient_explanations(failure) if failure.problem.scores <= HINT_SCORES else ()
-    return f"hint: {found[0]}" if found else ""
+    diagnosed = gradient_explanations(failure) if failure.problem.scores <= HINT_SCORES else ()
+    return f"hint: {diagnosed[0]}" if diagnosed else ""
 
 
 def first_sight(failure: Failure) -> Diagnosis | None:

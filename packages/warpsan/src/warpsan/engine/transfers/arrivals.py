@@ -54,14 +54,14 @@ def arrive_behind_copies(registers: int, record: Record, mask: int, context: Con
         for lane in range(32):
             if left >> lane & 1 == 0:
                 continue
-            found = named_mbarrier(context, lane, lane_address(registers, record, 0, lane))
-            if found < 64:
+            actual = named_mbarrier(context, lane, lane_address(registers, record, 0, lane))
+            if actual < 64:
                 left = left & ~(1 << lane)
-                if found == LEFT_OUT:
+                if actual == LEFT_OUT:
                     continue
-                return found
-            mbarrier = mbarrier if mbarrier else MbarrierState(found)
-            lanes |= 1 << lane if found == mbarrier.address else 0
+                return actual
+            mbarrier = mbarrier if mbarrier else MbarrierState(actual)
+            lanes |= 1 << lane if actual == mbarrier.address else 0
         if mbarrier == 0:
             continue
         left = left & ~lanes

@@ -122,12 +122,12 @@ def tensor_map_at(context: Context, lane: int, address: int) -> int:
     return tensor if tensor != 0 else break_map_rule(context, lane, NO_TENSOR_MAP, offset, 0, 0)
 
 
-def break_map_rule(context: Context, lane: int, rule: int, offset: int, expected: int, found: int) -> int:
+def break_map_rule(context: Context, lane: int, rule: int, offset: int, expected: int, actual: int) -> int:
     """A lane uses a wrong tensor map, at an offset of global memory. Returns ``LEFT_OUT``, or a status."""
     row = hazard_row(context, context.current_record, rule, 1 << lane)
     row.offset = offset
     row.expected = expected
-    row.found = found
+    row.actual = actual
     status = add_hazard(context, row)
     return status if status != 0 else LEFT_OUT
 
@@ -141,8 +141,8 @@ def box_entry(registers: int, record: Record, lane: int, context: Context, kind:
     if tensor < 64:
         return tensor
     if load64(tensor + 8 * MAP_AXES) != axes:
-        found = load64(tensor + 8 * MAP_AXES)
-        return break_map_rule(context, lane, AXES_DIFFER, map_address - GLOBAL_BASE, axes, found)
+        actual = load64(tensor + 8 * MAP_AXES)
+        return break_map_rule(context, lane, AXES_DIFFER, map_address - GLOBAL_BASE, axes, actual)
     size = load64(tensor + 8 * MAP_BYTES)
     status = check_shared(context, lane, shared, size, 128)
     if status != 0:
@@ -173,7 +173,7 @@ def bytes_entry(registers: int, record: Record, lane: int, context: Context, kin
         return 0
     if size & 15:
         row = hazard_row(context, context.current_record, NOT_IN_CHUNKS, 1 << lane)
-        row.found = size
+        row.actual = size
         status = add_hazard(context, row)
         return status if status != 0 else LEFT_OUT
     status = check_global(context, lane, begin, size, 16) if kind == STORES else 0
