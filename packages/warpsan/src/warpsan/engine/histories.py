@@ -37,7 +37,8 @@ def history_of(setup: Setup, space: Space, places: Indices) -> History:
     SimError
         If the launch does not run to its end.
     """
-    fine, order = in_order(replace(setup, prerequisites=None, tracking=False, watchers=(), counters=False))
+    unused = {"prerequisites": None, "tracking": False, "track_unwritten_global": False}
+    fine, order = in_order(replace(setup, **unused, watchers=(), counters=False))
     code = NativeCode(fine, space)
     hazards = row_space(fine, code)
     state = code.state(order | hazards.words)
