@@ -37,8 +37,8 @@ def history_of(setup: Setup, space: Space, places: Indices) -> History:
     SimError
         If the launch does not run to its end.
     """
-    unused = {"prerequisites": None, "tracking": False, "track_unwritten_global": False}
-    fine, order = in_order(replace(setup, **unused, watchers=(), counters=False))
+    bare = replace(setup, prerequisites=None, watchers=(), counters=False)
+    fine, order = in_order(replace(bare, tracking=False, track_unwritten_global=False))
     code = NativeCode(fine, space)
     hazards = row_space(fine, code)
     state = code.state(order | hazards.words)
