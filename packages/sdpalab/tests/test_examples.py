@@ -44,7 +44,9 @@ def test_an_example_passes(cli: Runner, tmp_path: Path, example: str) -> None:
     verdict = json.loads(report.read_text())
     assert verdict["status"] == "PASSED"
     assert [case["problem"]["seq_q"] for case in verdict["cases"][:2]] == [40, 40]
-    assert {case["run"]["claim"] for case in verdict["cases"] if case["problem"]["causal"]} == {"causal"}
+    assert {
+        case["run"]["claim"] for case in verdict["cases"] if case["problem"]["causal"] and "reaches" not in case["name"]
+    } == {"causal"}
 
 
 @pytest.mark.slow
@@ -73,22 +75,14 @@ def test_an_example_groups_heads_and_takes_any_lengths(root: Path, example: str)
     assert verdict.status is Status.PASSED, verdict.reason
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("attention", "attention launches a Triton function, and the judge calls it on CPU tensors: define a Triton"),
-        ("attention_tile", "attention_tile is a Triton function without a launch: define a TritonKernel with fn=att"),
-    ],
-)
-def test_tritons_own_forms_are_answered_in_one_sentence(root: Path, name: str, expected: str) -> None:
+def test_a_triton_function_without_a_launch_is_answered_in_one_sentence(root: Path) -> None:
     pytest.importorskip("triton", reason=NEEDS_TRITON)
-    specs = [CaseSpec(f"case {n}", Problem(1, 1, 16, 16), seed=n) for n in range(3)]
-    finished: list[object] = []
-    with pytest.raises(UserError) as caught:
-        judge_candidate(f"{root}/examples/my_triton.py:{name}", specs, workers=1, progress=finished.append)
-    assert expected in str(caught.value)
+    specs = [CaseSpec("case", Problem(1, 1, 16, 16), seed=1)]
+    with pytest.raises(
+        UserError, match="attention_tile is a Triton function without a launch: define a TritonKernel"
+    ) as caught:
+        judge_candidate(f"{root}/examples/my_triton.py:attention_tile", specs, workers=1)
     assert str(caught.value).endswith("sdpalab new triton NAME writes an example")
-    assert len(finished) == (1 if name == "attention" else 0)
 
 
 @pytest.mark.slow

@@ -29,8 +29,8 @@ BAD = {
     "mission": "takes four integers B,H,S,D such as 1,8,512,64, not 'mission'",
     "1,8,512,64 window_size=3": "window_size takes two integers L,R, not '3'",
     "1,8,512,64 fast": "after B,H,S,D come causal, alibi_slopes, sinks, bottom_right, dtype=, kv_heads=, seq_kv=, "
-    "scale=, window_size=, softcap=, kv_lengths=, q_lengths=, head_dim_v=, task=, attn_mask=, and 'fast' is none of "
-    "them",
+    "scale=, window_size=, softcap=, kv_lengths=, q_lengths=, head_dim_v=, task=, layout=, attn_mask=, and 'fast' "
+    "is none of them",
     "1,8,512,64 kv_heads=3": "kv_heads must divide heads, and 3 does not divide 8",
     "1,8,512,64 kv_heads=two": "kv_heads takes a number, not 'two'",
     "1,8,512,64 causal causal": "causal is given twice",

@@ -125,5 +125,6 @@ def test_a_launch_gets_as_many_threads_as_it_may_use(
 
     monkeypatch.setattr(plan_server, "SimulatedExecutor", simulated)
     order = {"arch": "sm_89", "cache": ".", "watched": True, "max_steps": None, "numerics": "hardware", "poison": 0}
+    order["schedule"] = "lockstep"
     plan_server._PlanServer()._run({**order, "alone": alone}, cast(Any, None), (), {})
     assert options["workers"] == workers

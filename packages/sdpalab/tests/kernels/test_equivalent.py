@@ -100,5 +100,5 @@ def test_where_there_is_none_it_says_so() -> None:
 
 
 def test_what_the_kernel_refuses_is_refused() -> None:
-    with pytest.raises(Exception, match="supports head_dim 32, 64 or 128, not 96"):
-        problem_with_same_code(KERNELS["flash"], None, MISSION.with_(head_dim=96, scale=None))
+    with pytest.raises(Exception, match="supports head_dim 32, 64, 96, 128, 192 or 256, not 80"):
+        problem_with_same_code(KERNELS["flash"], None, MISSION.with_(head_dim=80, scale=None))

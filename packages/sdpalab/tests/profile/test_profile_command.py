@@ -68,7 +68,7 @@ def test_without_a_gpu_it_says_so_and_writes_nothing(tmp_path: Path, capsys: pyt
     ("arguments", "reason"),
     [
         (["flahs"], "did you mean 'flash'"),
-        (["flash", "--shape", "1,1,8,7"], "supports head_dim 32, 64 or 128, not 7"),
+        (["flash", "--shape", "1,1,8,7"], "supports head_dim 32, 64, 96, 128, 192 or 256, not 7"),
         (["flash", "--set", "BLOCK=1"], "has no knob 'BLOCK'"),
     ],
     ids=["name", "shape", "knob"],

@@ -145,7 +145,18 @@ def test_flash_counts_for_the_lines_of_its_author(flash: SimulatedProfile) -> No
 
 def test_the_command_writes_a_document_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "p.json"
-    words = ["profile", "flash", "--device", "sim", "--shape", "1,1,64,64", "--line", "176", "--out", str(tmp_path)]
+    words = [
+        "profile",
+        "flash",
+        "--device",
+        "sim",
+        "--shape",
+        "1,1,64,64",
+        "--line",
+        "warp_products.cuh:151",
+        "--out",
+        str(tmp_path),
+    ]
     assert main([*words, "--json", str(target)]) == 0
     out = capsys.readouterr().out
     assert "Nothing here was measured" in out

@@ -118,7 +118,8 @@ def test_elites_come_within_two_percent_of_flash_with_a_quarter_of_the_evaluatio
 
 def test_the_landscape_is_of_the_space_that_flash_has() -> None:
     _, times = landscape()
-    assert set(times) == set(get("flash").space(MISSION))
+    space = set(get("flash").space(MISSION))
+    assert {config.but(ROWS_PER_WARP=16) for config in times} <= space  # the record is of the time before that knob
 
 
 def test_only_what_passed_is_an_elite(toy: ConfigSpace) -> None:

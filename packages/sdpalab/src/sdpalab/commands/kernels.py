@@ -16,6 +16,8 @@ __all__ = ["describe", "kernels"]
 
 _HEAD_DIMS = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256)
 """Head dimensions to try: those of common models."""
+_LAYOUTS = {"forward": ("dense", "varlen", "paged:16"), "backward": ("dense", "varlen")}
+"""Layouts to try, by task."""
 
 
 def kernels(json: JsonOption = None) -> int:
@@ -57,7 +59,10 @@ def describe(kernel: Kernel) -> dict[str, Any]:
         (dtype, dim)
         for dtype in DTYPES
         for dim in _HEAD_DIMS
-        if kernel.why_not(Problem(1, 1, 64, dim, dtype=dtype, task=kernel.task)) is None
+        if any(
+            kernel.why_not(Problem(1, 1, 64, dim, dtype=dtype, task=kernel.task, layout=layout)) is None
+            for layout in _LAYOUTS[kernel.task]
+        )
     ]
     declared = [kernel.numerics_of(Config(knobs)) for knobs in kernel.configs]
     return {

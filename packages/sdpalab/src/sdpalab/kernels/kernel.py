@@ -26,7 +26,6 @@ from sdpalab.kernels.declarations import (
 )
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, Step, problem_buffers
 from sdpalab.layout import FEATURE_BUFFERS
-from sdpalab.packing import Packing
 from sdpalab.problem import Problem
 from warpsan.build import DEFAULT_ARCH
 from warpsan.gpus import default_sms
@@ -220,7 +219,7 @@ class Kernel(ABC):
         sms = default_sms(self.default_arch) if sms is None else sms
         plan = self._plan(problem, self.resolved(problem, config, sms))
         optional = {buffer for feature in self.features for buffer in FEATURE_BUFFERS.get(feature, ())}
-        absent = sorted(optional - Packing(problem).inputs.keys())
+        absent = sorted(optional - {buffer.name for buffer in problem_buffers(problem)})
         for name in [*absent, *(["lse"] if self.lse and not lse else [])]:
             plan = plan.without(name)
         return plan

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from sdpalab.packing import Packing
 from sdpalab.problem import Problem
 from warpsan.build import Module, PtxSource, Source, TritonModule
 
@@ -232,6 +231,8 @@ def problem_buffers(problem: Problem, *, lse: bool = False) -> tuple[Buffer, ...
     In the dense layout Q, K, V and O are contiguous [B, H, S, D or Dv], and ``lse`` is float32 [B, H, Sq]: the natural
     logarithm of the sum, over the keys that a row sees, of exp(scale * q k).
     """
+    from sdpalab.packing import Packing  # imports NumPy
+
     packing = Packing(problem)
     outputs = {name: form for name, form in packing.outputs.items() if name != "lse" or lse}
     known = {"in": packing.inputs, "out": outputs}

@@ -190,7 +190,7 @@ class CandidateProcesses:
                     watched=watched,
                     strides=strides,
                 )
-                if self.executed is not None and plans is not None and "unexecuted" in reply:
+                if self.executed is not None and plans is not None and reply.get("unexecuted"):
                     self.executed.add(packing, plans.plan, reply)
                 wanted = (*problem.outputs, *(["lse"] if first and self.about["lse"] else []))
                 logical = packing.unpack({each: results[each] for each in wanted if each in results})
