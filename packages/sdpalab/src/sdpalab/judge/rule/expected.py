@@ -88,7 +88,9 @@ class ExpectedGradients:
         if numerics.value_gradients == "problem" and self.problem.scores <= FEW_SCORES:
             declared.append(replace(numerics, value_gradients="float32"))
         intended = [self.intended(each)[name] for each in declared]
-        return limits_for(reference, yardstick, intended, self.problem.dtype, magnitude)
+        parts = -(-self.problem.seq_q // numerics.partial_rows) if numerics.partial_rows and name != "dq" else 0
+        roundings = max(1, parts * self.problem.group)
+        return limits_for(reference, yardstick, intended, self.problem.dtype, magnitude, roundings)
 
     def exact(self, numerics: Numerics) -> Mapping[str, ExactElements]:
         """Exact elements of each gradient; empty if the arithmetic has none."""

@@ -21,7 +21,8 @@ below 3 * u (u = 2**-24), because a reciprocal with an error of 2 ulp is correct
 The limits of rules 2 and 3 are at least their factor times half a unit roundoff u of the output type (2**-11 for
 float16, 2**-8 for bfloat16). Rounding of the output alone costs up to u. If the type represents the emulated output
 exactly (one key, or equal weights over a power of two), the emulation's error is 0; a kernel that multiplies by a
-reciprocal instead of dividing is still correct.
+reciprocal instead of dividing is still correct. A gradient whose partial sums are rounded R times has this least error,
+and the half ulp of rule 1, times sqrt((R + 1) / 2): the random walk of the roundings of a growing sum.
 
 Relative errors are over ||reference||. A row whose norm is below 2**-8 of the root mean square of its head's row norms
 is measured against that floor: where V cancels to near zero, every rounding error is relatively large. The smallest
@@ -150,7 +151,12 @@ def measure(
 
 
 def limits_for(
-    reference: F64, yardstick: Array, intended: Sequence[Array], dtype: str, magnitude: F64 | float = 0.0
+    reference: F64,
+    yardstick: Array,
+    intended: Sequence[Array],
+    dtype: str,
+    magnitude: F64 | float = 0.0,
+    roundings: int = 1,
 ) -> Limits:
     """The limits of one case.
 
@@ -165,6 +171,8 @@ def limits_for(
     dtype : {"float16", "bfloat16", "float32"}
     magnitude : ndarray of float64, optional
         As for :func:`row_errors`.
+    roundings : int
+        Roundings to the type in the sum that gives an element.
 
     Raises
     ------
@@ -178,9 +186,10 @@ def limits_for(
     if torch_error.not_finite:
         raise ValueError("the yardstick is not finite on these inputs")
     worst = {name: max(getattr(errors, name) for errors in own) for name in LIMITED}
-    floor, factors = UNIT_ROUNDOFF[dtype] * LEAST_ERROR[dtype], factors_of(dtype, np.any(magnitude))
+    walk, factors = math.sqrt((roundings + 1) / 2), factors_of(dtype, np.any(magnitude))
+    floor = walk * UNIT_ROUNDOFF[dtype] * LEAST_ERROR[dtype]
     largest = float(np.max(np.where(np.isnan(reference[..., 0]), 0.0, magnitude)))
-    rounding = max(half_ulp(float(np.nanmax(np.abs(reference))), dtype), CANCELLED_SUMS * largest)
+    rounding = max(walk * half_ulp(float(np.nanmax(np.abs(reference))), dtype), CANCELLED_SUMS * largest)
     return Limits(
         max_abs=factors["max_abs"] * max(torch_error.max_abs, worst["max_abs"]) + rounding,
         rel_l2=factors["rel_l2"] * max(worst["rel_l2"], floor),
