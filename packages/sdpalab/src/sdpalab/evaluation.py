@@ -43,7 +43,7 @@ _GRACE = 60.0
 
 @dataclass(frozen=True, config=RECORD)
 class Evaluation(JsonRecord):
-    """What the stages of one candidate showed.
+    """Results of the stages of one candidate.
 
     Attributes
     ----------

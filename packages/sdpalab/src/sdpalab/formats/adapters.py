@@ -6,6 +6,7 @@ import importlib
 import inspect
 import sys
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +21,7 @@ from sdpalab.formats.tasks import TaskProblem, close, recognised
 __all__ = ["ADAPTERS", "Adapter"]
 
 
-class Adapter:
+class Adapter(ABC):
     """A submission or its task: ``adapter(q, k, v, ...)`` is O on tensors [B, H, S, D].
 
     Parameters
@@ -60,21 +61,21 @@ class Adapter:
         with OnCpu():
             return self._task() if self._entry is None else self._own()
 
+    @abstractmethod
     def converted(self, function: Callable[..., Any], q: Any, k: Any, v: Any, **given: Any) -> Any:
         """Call a function of the format; the output is O, or O and the natural logarithm of the sums."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _solution(self) -> Callable[..., Any]:
         """The entry point of the submission."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _task(self) -> dict[str, Any]:
         """``problem``: fields of the task's problem; or ``refused``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _own(self) -> dict[str, Any]:
         """``own``: the verdict of the format's own check in a few words, and whether it ``accepts``."""
-        raise NotImplementedError
 
     def _module(self, name: str) -> ModuleType:
         return importlib.import_module(name.removesuffix(".py").replace("/", "."))

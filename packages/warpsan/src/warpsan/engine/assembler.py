@@ -19,11 +19,11 @@ import numpy as np
 from warpsan.analysis.definedness import Region
 from warpsan.analysis.program import Program
 from warpsan.checks.provenance import Origins
+from warpsan.engine.arrays import Array
 from warpsan.engine.host import HostCall, WatchedAccess
 from warpsan.engine.lanes import WORD64, Lanes
 from warpsan.engine.layout import OPERANDS, RECORD_WORDS, REFUSED
 from warpsan.engine.operation import Function, NativeOperation, lanewise
-from warpsan.engine.selection import Array
 from warpsan.errors import UnsupportedInstruction
 from warpsan.ptx.grammar import Form, form_of
 from warpsan.ptx.ir import Address, Entry, Immediate, Instruction, Negated, Operand, Pair, Register, Symbol, Vector

@@ -15,13 +15,13 @@ from warpsan.analysis.program import BasicBlock, Program, instructions_of
 from warpsan.analysis.regions import pure_regions
 from warpsan.checks.provenance import Origins, pointer_origins
 from warpsan.engine import layout
+from warpsan.engine.arrays import Array
 from warpsan.engine.assembler import Assembler, Constant
 from warpsan.engine.ends import end_block
 from warpsan.engine.host import HostCall, WatchedAccess
 from warpsan.engine.memory import Block
 from warpsan.engine.operation import NativeOperation
 from warpsan.engine.ring import RingAssembler
-from warpsan.engine.selection import Array
 from warpsan.engine.shadows import add_shadows
 from warpsan.engine.undefined import follow_stores, follow_undefined, meetings, ways_meet
 from warpsan.errors import UnsupportedInstruction

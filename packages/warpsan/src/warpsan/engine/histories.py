@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from warpsan.engine.arrays import Array, Indices
 from warpsan.engine.engine import NativeCode
 from warpsan.engine.lane_races import READ, UPDATED, WROTE
 from warpsan.engine.layout import OF_COPIES
 from warpsan.engine.reporting import in_order, row_space
-from warpsan.engine.selection import Array, Indices
 from warpsan.engine.touched import History, LastAccesses
 from warpsan.errors import SimError
 from warpsan.host.memory import Space

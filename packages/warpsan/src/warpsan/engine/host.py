@@ -17,6 +17,7 @@ import numpy as np
 from llvmlite import ir
 
 from warpsan.engine import layout
+from warpsan.engine.arrays import Array
 from warpsan.engine.context import Context
 from warpsan.engine.lanes import POINTER, WORD32, WORD64
 from warpsan.engine.layout import WARP
@@ -24,7 +25,6 @@ from warpsan.engine.maps import map_words
 from warpsan.engine.memory import Record
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.recorders import Recorders
-from warpsan.engine.selection import Array
 from warpsan.engine.structs import Ptr
 from warpsan.errors import DeviceAssertion, IllegalAccess
 from warpsan.host.geometry import Dim3

@@ -62,7 +62,7 @@ TENSOR_MAP, UNMODELLED, INDEX, APART, REFUSED, UNSET, NOT_ALGEBRAIC, TOO_DEEP, L
 
 FIRST_TIME, LAST_TIME = 64, 1 << 30
 """First and last time of the checks' clock. Numbers below ``FIRST_TIME`` are statuses. Times are 32 bits wide in
-some shadows (``READERS``, ``UPDATERS``, tags of global memory): beyond ``LAST_TIME`` the run ends at the next block."""
+some shadows (reads of shared memory, tags of global memory): beyond ``LAST_TIME`` the run ends at the next block."""
 
 # ---- shadows ---------------------------------------------------------------------------------------------------------
 
@@ -102,7 +102,7 @@ SCRATCH_REGIONS = {
 """Start and bytes of each region of the scratch."""
 
 HOST_GLOBAL = 1 << 8
-"""In ``HOST_ACCESS``: the access is to global memory."""
+"""In ``Context.host_access``: the access is to global memory."""
 
 PAGE_SHIFT = 10
 """Size of a page of shared memory, for which the checks keep a summary of its granules."""
@@ -162,8 +162,9 @@ COPY_COMBINE, COPY_COORDINATES = 8, 9
 """Operands of the instructions that issue copies: row and offset of the address in shared memory (for a copy within
 the cluster, the destination), and of the other side (a tensor map, global memory, or the source in shared memory);
 the pc; the row of the number of bytes, or the number of axes; row and offset of the mbarrier's address; for loads,
-the row of the multicast CTAs (16 bits), or -1; for others, the combination of elements as in TR_COMBINE (for a box,
-the start of the list of combinations by element type, or -1); the rows of coordinates."""
+the row of the multicast CTAs (16 bits), or -1; for others, the combination of elements as in
+``TransferEntry.combine`` (for a box, the start of the list of combinations by element type, or -1); the rows of
+coordinates."""
 
 # ---- a tensor map: int64 words ---------------------------------------------------------------------------------------
 

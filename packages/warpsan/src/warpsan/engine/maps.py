@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from warpsan.engine import layout
-from warpsan.engine.selection import Array
+from warpsan.engine.arrays import Array
 from warpsan.errors import LaunchError
 from warpsan.host.memory import Space
 from warpsan.host.tensor_map import DESCRIBED_BYTES, DESCRIPTOR_BYTES, PlacedMap

@@ -156,8 +156,8 @@ def note_fence(context: Context, warp: int, acquires: int, releases: int, scope:
 
 
 def missing_link(context: Context, reader: int, cta: int, own: int, time: int) -> int:
-    """What is missing between a strong write of a CTA after a time and a warp that has read it; 0 if it has read
-    none."""
+    """Missing synchronisation between a strong write of a CTA after a time and a warp that has read it; 0 if it has
+    read none."""
     state = context.readers_of_links[reader]
     seen, actual, scope = state.seen, Link(0), 0
     while seen != 0:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from warpsan.engine import layout
+from warpsan.engine.arrays import Array, Indices
 from warpsan.engine.context import Context
 from warpsan.engine.layout import WARP
-from warpsan.engine.selection import Array, Indices
 from warpsan.host.memory import RANK_SHIFT, Space
 from warpsan.host.setup import Setup
 from warpsan.profile.recording import AccessRecorder, SeenAccess

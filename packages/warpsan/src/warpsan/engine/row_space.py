@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from warpsan.engine.arrays import Array
 from warpsan.engine.layout import MOST_DOUBLED
 from warpsan.engine.memory import DoubledArrival, HazardRow
-from warpsan.engine.selection import Array
 
 __all__ = ["RowSpace"]
 

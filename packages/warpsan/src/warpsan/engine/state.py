@@ -10,6 +10,7 @@ import numpy as np
 from warpsan.checks.orders import SAME_GPU, communications, is_strong, memory_order, synchronises
 from warpsan.checks.shadow import granule_of
 from warpsan.engine import layout, rules
+from warpsan.engine.arrays import Array
 from warpsan.engine.assembler import NotNative
 from warpsan.engine.communication import (
     changes_maps,
@@ -43,7 +44,6 @@ from warpsan.engine.memory import (
     TransferEntry,
     Warp,
 )
-from warpsan.engine.selection import Array
 from warpsan.engine.values import special_rows
 from warpsan.host.limits import REGISTER_FILE, registers_at_launch
 from warpsan.host.memory import POISON, Space

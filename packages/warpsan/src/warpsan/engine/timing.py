@@ -15,10 +15,10 @@ from collections.abc import Sequence
 import numpy as np
 from llvmlite import ir
 
+from warpsan.engine.arrays import Array
 from warpsan.engine.lanes import POINTER, WORD32, WORD64
 from warpsan.engine.library import library
 from warpsan.engine.operation import NativeOperation, OperationCode
-from warpsan.engine.selection import Array
 from warpsan.profile.self_profile import OperationTime, SelfProfile
 
 __all__ = ["OperationTimer"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from warpsan.engine.selection import Array, Indices
+from warpsan.engine.arrays import Array, Indices
 
 __all__ = ["History", "LastAccesses", "Touched", "stretches"]
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from warpsan.checks.provenance import home_buffers
 from warpsan.engine import layout
+from warpsan.engine.arrays import Array
 from warpsan.engine.assembler import Constant
 from warpsan.engine.decoded import Decoded
 from warpsan.engine.layout import WARP
-from warpsan.engine.selection import Array
 from warpsan.host.memory import Extent, Space
 from warpsan.host.setup import Setup
 

@@ -7,7 +7,7 @@ from copy import deepcopy
 
 import numpy as np
 
-from warpsan.engine.selection import Array
+from warpsan.engine.arrays import Array
 from warpsan.errors import LaunchError
 from warpsan.host.heap import HEAP_BYTES, Heap
 from warpsan.host.memory import GLOBAL_BASE, POISON, Extent, Space

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from warpsan.engine.selection import Array
+from warpsan.engine.arrays import Array
 from warpsan.errors import LaunchError
 from warpsan.host.arena import Arena
 from warpsan.host.arguments import Struct, filled_struct

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warpsan.engine.selection import WARP
+from warpsan.engine.arrays import WARP
 
 __all__ = ["Dim3", "Geometry"]
 

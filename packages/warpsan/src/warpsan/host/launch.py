@@ -13,8 +13,7 @@ from warpsan.analysis.derived import derived
 from warpsan.analysis.program import Program, build_program
 from warpsan.checks.orders import communications
 from warpsan.checks.shadow import granule_of
-from warpsan.engine.machine import Symbols
-from warpsan.engine.selection import WARP, Indices
+from warpsan.engine.arrays import WARP, Indices
 from warpsan.engine.touched import History, Touched
 from warpsan.errors import LaunchError, SimError
 from warpsan.host.arena import Arena, Before
@@ -26,6 +25,7 @@ from warpsan.host.memory import Extent, Space
 from warpsan.host.options import CHECKS, Options
 from warpsan.host.setup import Setup
 from warpsan.host.shape import clusters_in_order, shape_of
+from warpsan.host.symbols import Symbols
 from warpsan.host.unwritten import Unwritten
 from warpsan.host.variables import place_variables, takes_parameter_addresses
 from warpsan.numerics.choices import DEFAULT_NUMERICS

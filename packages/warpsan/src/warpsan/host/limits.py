@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from warpsan.engine.selection import WARP
+from warpsan.engine.arrays import WARP
 from warpsan.errors import LaunchError
 from warpsan.host.geometry import Geometry
 from warpsan.ptx.ir import Entry

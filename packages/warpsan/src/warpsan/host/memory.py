@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from warpsan.engine.selection import Array, Indices, Mask
+from warpsan.engine.arrays import Array, Indices, Mask
 
 __all__ = [
     "FUNCTION_BASE",

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from warpsan.analysis.program import Program
-from warpsan.engine.machine import Symbols
-from warpsan.engine.selection import Indices
+from warpsan.engine.arrays import Indices
 from warpsan.host.geometry import Geometry
 from warpsan.host.heap import Heap
 from warpsan.host.options import Options
+from warpsan.host.symbols import Symbols
 from warpsan.profile.self_profile import Stopwatch
 from warpsan.ptx.ir import Entry, PtxModule
 
@@ -23,8 +23,7 @@ class Setup(Options):
 
     ``checks`` has the checks that observe the launch (:attr:`Options.watched`), and ``max_steps`` is a number.
     ``workspace`` is the address of the grid's workspace in a cooperative launch, 0 otherwise. ``chunks`` has the linear
-    CTA indices of each chunk. The other attributes are as in :func:`~warpsan.launch` and
-    :class:`~warpsan.engine.machine.Machine`.
+    CTA indices of each chunk. The other attributes are as in :func:`~warpsan.launch`.
     """
 
     max_steps: int

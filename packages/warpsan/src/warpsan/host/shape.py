@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from warpsan.engine.selection import Array
+from warpsan.engine.arrays import Array
 from warpsan.errors import LaunchError
 from warpsan.host.geometry import Dim3, Geometry
 from warpsan.host.limits import check_cluster, check_geometry, check_registers

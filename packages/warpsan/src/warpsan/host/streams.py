@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from warpsan.engine.machine import source_of
-from warpsan.engine.selection import WARP, Indices, Mask
+from warpsan.engine.arrays import WARP, Indices, Mask
 from warpsan.engine.touched import History, LastAccesses
 from warpsan.host.arena import Arena
 from warpsan.host.geometry import Dim3
@@ -25,6 +24,7 @@ from warpsan.host.launch import Executed
 from warpsan.host.memory import GLOBAL_BASE
 from warpsan.ptx.ir import Instruction
 from warpsan.ptx.names import short_name
+from warpsan.ptx.source_lines import source_of
 from warpsan.report.hazards import ConflictingAccess, Hazard
 
 __all__ = ["Event", "Runs", "Stream", "StreamOperation", "Streams", "launch_operation"]

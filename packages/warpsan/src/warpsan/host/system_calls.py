@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from warpsan.engine.selection import Array
+from warpsan.engine.arrays import Array
 from warpsan.errors import IllegalAccess
 from warpsan.host.geometry import Dim3
 from warpsan.ptx.ir import Instruction

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from warpsan.engine.selection import Array
+from warpsan.engine.arrays import Array
 from warpsan.errors import LaunchError
 from warpsan.host.memory import GLOBAL_BASE
 from warpsan.ptx.forms import DESCRIPTOR_BYTES

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from warpsan.engine.selection import Array
+from warpsan.engine.arrays import Array
 
 __all__ = ["UndefinedMemory"]
 

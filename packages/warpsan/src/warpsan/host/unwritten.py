@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from warpsan.engine.selection import Array
+from warpsan.engine.arrays import Array
 
 __all__ = ["Unwritten"]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from warpsan.analysis.derived import derived
-from warpsan.engine.machine import Symbols
 from warpsan.host.arena import Arena
 from warpsan.host.memory import generic_base
+from warpsan.host.symbols import Symbols
 from warpsan.ptx.ir import Entry, Instruction, PtxModule, Register, Symbol, TensorAddress, Variable
 from warpsan.ptx.linking import function_address
 from warpsan.ptx.names import short_name

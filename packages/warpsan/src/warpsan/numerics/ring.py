@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from warpsan.engine.selection import Array
+from warpsan.engine.arrays import Array
 
 __all__ = ["LARGE", "LN_2", "LOG2_E", "RINGS", "Ring", "has_eight_bits", "ring_of"]
 

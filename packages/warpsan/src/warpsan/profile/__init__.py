@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from warpsan.engine.selection import WARP as WARP
+    from warpsan.engine.arrays import WARP as WARP
     from warpsan.profile.counters import Counters as Counters
     from warpsan.profile.counters import InstructionCount as InstructionCount
     from warpsan.profile.coverage import CodeOfEntry as CodeOfEntry
@@ -23,7 +23,7 @@ else:
 
     __getattr__, __all__ = exports(
         {
-            "warpsan.engine.selection": ["WARP"],
+            "warpsan.engine.arrays": ["WARP"],
             "warpsan.profile.counters": ["Counters", "InstructionCount"],
             "warpsan.profile.coverage": ["CodeOfEntry", "Shape", "UnexecutedCode", "UnseenDecision"],
             "warpsan.profile.pictures": ["AccessPicture", "access_pictures"],

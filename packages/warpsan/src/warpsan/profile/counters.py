@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from warpsan.analysis.program import Program
-from warpsan.engine.machine import frames_of, source_of
-from warpsan.engine.selection import WARP, Indices
+from warpsan.engine.arrays import WARP, Indices
 from warpsan.profile.tally import SECTOR, Tally
 from warpsan.ptx.ir import Entry, Instruction, PtxModule
 from warpsan.ptx.opcodes import opcode_of, spaces_of
+from warpsan.ptx.source_lines import frames_of, source_of
 
 __all__ = ["BANKS", "Counters", "InstructionCount", "counted", "flops_of", "pipe_of", "wavefronts"]
 

@@ -12,12 +12,12 @@ import numpy as np
 from warpsan.analysis.conditions import IDENTITY, Conditions, LaunchValues
 from warpsan.analysis.fusion import registers_read
 from warpsan.analysis.program import Program
-from warpsan.engine.machine import frames_of
 from warpsan.host.launch import linked
 from warpsan.ptx.ir import Entry, Immediate, Instruction
 from warpsan.ptx.linking import callee
 from warpsan.ptx.names import resolve, short_name
 from warpsan.ptx.parser import parse
+from warpsan.ptx.source_lines import frames_of
 
 __all__ = ["CodeOfEntry", "Shape", "UnexecutedCode", "UnseenDecision"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from warpsan.engine.selection import WARP, Indices
+from warpsan.engine.arrays import WARP, Indices
 from warpsan.host.memory import Extent
 from warpsan.profile.counters import BANKS
 from warpsan.profile.recording import RecordedAccess

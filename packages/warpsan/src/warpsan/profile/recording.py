@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from warpsan.engine.machine import frames_of
-from warpsan.engine.selection import WARP, Indices
+from warpsan.engine.arrays import WARP, Indices
 from warpsan.host.geometry import Dim3
 from warpsan.host.memory import Extent
 from warpsan.profile.counters import wavefronts
 from warpsan.profile.tally import SECTOR
 from warpsan.ptx.ir import Instruction, PtxModule
+from warpsan.ptx.source_lines import frames_of
 
 __all__ = ["AccessRecorder", "RecordedAccess", "SeenAccess"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from warpsan.analysis.program import Program
-from warpsan.engine.selection import Array
+from warpsan.engine.arrays import Array
 from warpsan.ptx.ir import Entry
 
 __all__ = ["SECTOR", "Tally"]

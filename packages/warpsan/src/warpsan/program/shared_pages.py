@@ -12,7 +12,7 @@ import mmap
 import numpy as np
 
 from warpsan import Device
-from warpsan.engine.selection import Array
+from warpsan.engine.arrays import Array
 from warpsan.program.wire import Page
 
 __all__ = ["SharedPages"]

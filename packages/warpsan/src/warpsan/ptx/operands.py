@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from warpsan.engine.selection import WARP
+from warpsan.engine.arrays import WARP
 from warpsan.ptx.ir import Address, Immediate, Negated, Operand, Pair, Register, Symbol, TensorAddress, Vector
 from warpsan.ptx.text import INTEGER, PtxText, integer, split_items
 

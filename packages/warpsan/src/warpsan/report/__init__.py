@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from warpsan.engine.machine import source_of as source_of
+    from warpsan.ptx.source_lines import source_of as source_of
     from warpsan.report.groups import ENDINGS as ENDINGS
     from warpsan.report.groups import HazardGroup as HazardGroup
     from warpsan.report.groups import Party as Party
@@ -22,7 +22,7 @@ else:
 
     __getattr__, __all__ = exports(
         {
-            "warpsan.engine.machine": ["source_of"],
+            "warpsan.ptx.source_lines": ["source_of"],
             "warpsan.report.groups": ["ENDINGS", "HazardGroup", "Party", "SanitizedHazard", "ending", "group", "merge"],
             "warpsan.report.hazards": ["Hazard"],
             "warpsan.report.sarif": ["to_sarif"],

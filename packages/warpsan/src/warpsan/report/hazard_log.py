@@ -9,11 +9,11 @@ from typing import Protocol
 
 import numpy as np
 
-from warpsan.engine.machine import frames_of, source_of
-from warpsan.engine.selection import Array
+from warpsan.engine.arrays import Array
 from warpsan.errors import Deadlock, SimError
 from warpsan.host.geometry import Dim3
 from warpsan.ptx.ir import Entry, Instruction, PtxModule
+from warpsan.ptx.source_lines import frames_of, source_of
 from warpsan.report.hazards import KINDS, ConflictingAccess, Hazard, Note
 
 __all__ = [
@@ -48,10 +48,10 @@ class InstructionSources(Protocol):
     """The source text of a launch's instructions."""
 
     def source(self, instruction: Instruction) -> str:
-        """As :func:`~warpsan.engine.machine.source_of`."""
+        """As :func:`~warpsan.ptx.source_lines.source_of`."""
 
     def frames(self, instruction: Instruction) -> tuple[str, ...]:
-        """As :func:`~warpsan.engine.machine.frames_of`."""
+        """As :func:`~warpsan.ptx.source_lines.frames_of`."""
 
 
 class HazardLog:

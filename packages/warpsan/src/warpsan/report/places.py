@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from warpsan.checks.provenance import home_buffers, pointer_origins
+from warpsan.engine.arrays import WARP
 from warpsan.engine.decoded import Decoded
-from warpsan.engine.machine import frames_of, source_of
 from warpsan.engine.memory import HazardRow
-from warpsan.engine.selection import WARP
 from warpsan.host.memory import Extent, Space
 from warpsan.host.setup import Setup
 from warpsan.ptx.ir import Instruction
+from warpsan.ptx.source_lines import frames_of, source_of
 from warpsan.report.hazard_log import ThreadPlace, conflicting_access_of
 from warpsan.report.hazards import ConflictingAccess
 
@@ -47,11 +47,11 @@ class Places:
         return {"shared": symbols.shared_bytes, "local": symbols.local_bytes}
 
     def source(self, instruction: Instruction) -> str:
-        """As :func:`~warpsan.engine.machine.source_of`."""
+        """As :func:`~warpsan.ptx.source_lines.source_of`."""
         return source_of(self.setup.module, instruction)
 
     def frames(self, instruction: Instruction) -> tuple[str, ...]:
-        """As :func:`~warpsan.engine.machine.frames_of`."""
+        """As :func:`~warpsan.ptx.source_lines.frames_of`."""
         return frames_of(self.setup.module, instruction)
 
     def thread(self, cta: int, warp: int, lanes: int) -> ThreadPlace:

@@ -88,7 +88,7 @@ class ExecutedBuild:
 
 
 class Executed:
-    """What the launches of one judgement executed; shared by its threads.
+    """Code that the launches of one judgement executed; shared by its threads.
 
     Attributes
     ----------

@@ -53,7 +53,7 @@ class _PlanServer:
         """Hazards of the current order."""
         self._launches = 0
         self._unexecuted: list[list[int]] = []
-        """Of each launch of the current order."""
+        """First instructions of the unexecuted blocks of each launch of the current order."""
         self._cache: ForwardedCache | None = None
 
     def answer(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:

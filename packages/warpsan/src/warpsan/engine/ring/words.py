@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from llvmlite import ir
 
+from warpsan.engine.arrays import Array
 from warpsan.engine.lanes import POINTER, WORD32, WORD64, Lanes, llvm_type, where, where_any
 from warpsan.engine.numeric import copysign, magnitude, widened
-from warpsan.engine.selection import Array
 from warpsan.numerics.ring import EXPONENTS, LARGE, LN_2, Ring
 
 __all__ = ["RingWords", "Value"]

@@ -1,25 +1,10 @@
-"""Addresses of a launch's variables, and the source lines of its instructions."""
+"""Source lines of instructions, from the line information of the PTX (PTX ISA, "Debugging Directives")."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from warpsan.ptx.ir import Instruction, PtxModule
 
-__all__ = ["Symbols", "frames_of", "source_of"]
-
-
-@dataclass(frozen=True)
-class Symbols:
-    """Addresses of an entry's variables by name, as (space, address); and the resulting sizes.
-
-    ``frames`` has, for each call cycle, the bytes of its local variables and the number of copies.
-    """
-
-    addresses: dict[str, tuple[str, int]]
-    shared_bytes: int
-    local_bytes: int
-    frames: dict[frozenset[str], tuple[int, int]] = field(default_factory=dict)
+__all__ = ["frames_of", "source_of"]
 
 
 def source_of(module: PtxModule, instruction: Instruction) -> str:
