@@ -1,16 +1,16 @@
-"""The table of forms: modifiers as records, and the role of each form in synchronisation."""
+"""The table of instructions: modifiers as records, ends of blocks, and asynchronous units."""
 
 import pytest
 
 pytest.importorskip("llvmlite", reason="the native engine has the handlers")
 
+from warpsan import semantics as semantics  # registers every handler
 from warpsan.engine.assembler import HANDLERS
-from warpsan.engine.ends import ENDS
 from warpsan.errors import UnsupportedInstruction
 from warpsan.ptx.grammar import FORMS, Form, form_of, has_form
 from warpsan.ptx.ir import Address, Immediate, Instruction, Operand, Register, Vector
 from warpsan.ptx.modifiers import find_handler
-from warpsan.ptx.opcodes import role_of
+from warpsan.ptx.opcodes import ends_block, unit_of
 from warpsan.ptx.synchronising import AsyncStore, BulkCopy, Mbarrier, MbarrierTest, ProxyFence
 
 PLACE = Address(Register("%rd1"), 0)
@@ -22,8 +22,7 @@ def instruction(text: str, *operands: Operand) -> Instruction:
 
 
 def test_every_form_has_a_handler():
-    handlers = {**HANDLERS, **ENDS}
-    assert [name for name in FORMS if find_handler(handlers, instruction(name)) is None] == []
+    assert [name for name in FORMS if find_handler(HANDLERS, name) is None] == []
 
 
 def test_a_form_is_read_once():
@@ -69,25 +68,44 @@ def test_operands_outside_the_grammar_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("text", "role"),
+    ("text", "unit"),
     [
-        ("fence.acq_rel.gpu", "orders"),
-        ("griddepcontrol.wait", "orders"),
-        ("griddepcontrol.launch_dependents", ""),
-        ("mbarrier.pending_count.b64", ""),
-        ("mbarrier.arrive.b64", "orders"),
+        ("fence.acq_rel.gpu", ""),
+        ("fence.proxy.async", "proxies"),
+        ("mbarrier.arrive.b64", "mbarriers"),
         ("cp.async.ca.shared.global", "copies"),
-        ("cp.async.mbarrier.arrive.noinc.b64", "issues"),
-        ("cp.async.bulk.commit_group", "orders"),
+        ("cp.async.mbarrier.arrive.noinc.b64", "bulk"),
+        ("cp.async.bulk.commit_group", "bulk"),
         ("cp.async.bulk.prefetch.L2.global", ""),
-        ("cp.reduce.async.bulk.tensor.1d.global.shared::cta.add.bulk_group", "issues"),
-        ("red.async.relaxed.cluster", "issues"),
+        ("cp.reduce.async.bulk.tensor.1d.global.shared::cta.add.bulk_group", "bulk"),
+        ("red.async.relaxed.cluster", "bulk"),
         ("red.global.add.u32", ""),
-        ("add.u32", ""),
+        ("wgmma.fence.sync.aligned", "products"),
     ],
 )
-def test_role_in_synchronisation(text, role):
-    assert role_of(instruction(text)) == role
+def test_the_asynchronous_unit_of_an_instruction(text, unit):
+    assert unit_of(instruction(text)) == unit
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        *(
+            ("bar.sync", True),
+            ("bar.warp.sync", False),
+            ("barrier.cluster.wait", True),
+            ("mbarrier.test_wait.b64", False),
+        ),
+        *(
+            ("mbarrier.try_wait.b64", True),
+            ("wgmma.fence", False),
+            ("wgmma.wait_group", True),
+            ("setmaxnreg.inc", True),
+        ),
+    ],
+)
+def test_a_block_ends_where_control_branches_or_lanes_wait(text, ends):
+    assert ends_block(instruction(text)) == ends
 
 
 def test_has_form_reads_no_modifiers():

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from warpsan.analysis.fusion import registers_written
+from warpsan.ptx.grammar import Form, known_form
 from warpsan.ptx.ir import Immediate, Instruction, Operand, Register
 from warpsan.ptx.opcodes import is_warp_barrier, opcode_of
+from warpsan.ptx.synchronising import BarrierReduction, BlockBarrier
 
 __all__ = [
     "is_collective",
@@ -31,10 +33,10 @@ def meets_at_barrier(instruction: Instruction) -> bool:
     ISA, "bar, barrier"). The barrier waits for late lanes, such as an elected lane after an mbarrier wait. Without a
     thread count each thread counts separately.
     """
-    mods = instruction.mods
-    aligned = instruction.opcode == "bar" or (instruction.opcode == "barrier" and "aligned" in mods)
-    operands = len(instruction.operands) - (2 if "red" in mods else 0)
-    return aligned and operands > 1 and not {"warp", "cluster"} & set(mods)
+    form = known_form(instruction, Form)
+    if not isinstance(form, BlockBarrier | BarrierReduction):
+        return False
+    return form.aligned and len(instruction.operands) - (2 if isinstance(form, BarrierReduction) else 0) > 1
 
 
 def member_mask(body: Sequence[Instruction]) -> tuple[Instruction, Operand] | None:

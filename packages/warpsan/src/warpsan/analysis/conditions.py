@@ -13,8 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from warpsan.analysis.fusion import registers_read, registers_written
+from warpsan.ptx.accesses import LoadStore
+from warpsan.ptx.grammar import Computation, form_of, known_form
 from warpsan.ptx.ir import Address, Entry, Immediate, Instruction, Operand, Register, Symbol
-from warpsan.ptx.opcodes import opcode_of
+from warpsan.ptx.opcodes import loads_parameter, opcode_of
 from warpsan.ptx.types import TYPES
 
 __all__ = ["IDENTITY", "Conditions", "LaunchValues"]
@@ -107,7 +109,10 @@ class Conditions:
             return None if value is None else (value != 0).astype(np.int64) ^ int(instruction.guard.negated)
         if instruction.opcode == "selp":
             return self._operand(instruction.operands[3], launch, 0)
-        if instruction.opcode not in ("min", "max") or _wrapped(np.zeros(1, np.int64), instruction.mods[-1]) is None:
+        if instruction.opcode not in ("min", "max"):
+            return None
+        form = known_form(instruction, Computation)
+        if form is None or _wrapped(np.zeros(1, np.int64), form.type.name) is None:
             return None
         first, second = (self._operand(operand, launch, 0) for operand in instruction.operands[1:3])
         if first is None or second is None:
@@ -116,7 +121,7 @@ class Conditions:
 
     def _parameter(self, instruction: Instruction) -> int | None:
         """Offset in the parameter block that a load reads; None for other instructions."""
-        if instruction.opcode != "ld" or "param" not in instruction.mods:
+        if not loads_parameter(instruction):
             return None
         address = instruction.operands[1]
         if not isinstance(address, Address) or not isinstance(address.base, Symbol):
@@ -139,13 +144,17 @@ class Conditions:
         offset = self._parameter(each)
         if offset is not None:
             value = launch.params.get(offset)
-            return None if value is None else _wrapped(np.array([value % 2**64]).astype(np.uint64), each.mods[-1])
+            type_ = form_of(each, LoadStore).type.name
+            return None if value is None else _wrapped(np.array([value % 2**64]).astype(np.uint64), type_)
+        form = known_form(each, Computation)
+        if form is None or not form.types:
+            return None
         operands = [self._operand(operand, launch, depth + 1) for operand in each.operands[1:]]
-        if each.opcode in ("and", "or") and each.mods == ("pred",):
+        if each.opcode in ("and", "or") and form.type.kind == "pred":
             return _logic(each.opcode, operands)
         if any(operand is None for operand in operands):
             return None
-        return _computed(each, [operand for operand in operands if operand is not None])
+        return _computed(form, [operand for operand in operands if operand is not None])
 
 
 _DEEPEST = 200
@@ -210,21 +219,20 @@ _COMPARED: Mapping[str, Callable[[Ints, Ints], npt.NDArray[np.bool_]]] = {
     "eq": np.equal,
     "ne": np.not_equal,
 }
-_KNOWN_MODS = {"lo", "wide", *_COMPARED}
 
 
-def _computed(instruction: Instruction, operands: list[Ints]) -> Ints | None:
+def _computed(form: Computation, operands: list[Ints]) -> Ints | None:
     """Result of an integer instruction (PTX ISA, "Integer Arithmetic", "Comparison and Selection"); None if it is not
     one of those that index computations use."""
-    opcode, mods, type_ = instruction.opcode, instruction.mods, instruction.mods[-1]
-    if any(mod not in _KNOWN_MODS and mod not in TYPES for mod in mods):
+    opcode, mode, type_ = form.name, "".join(form.modes), form.types[-1].name
+    if form.flags or mode not in ("", "hi", "lo", "wide", *_COMPARED):
         return None
     if type_ == "pred":
         if opcode == "not":
             return 1 - operands[0]
         return _BINARY[opcode](*operands) if opcode in ("xor",) else operands[0] if opcode == "mov" else None
     if opcode == "cvt":
-        return _wrapped(operands[0], mods[0]) if _wrapped(operands[0], type_) is not None else None
+        return _wrapped(operands[0], form.type.name) if _wrapped(operands[0], type_) is not None else None
     taken = [_wrapped(operand, type_) for operand in operands]
     if opcode == "selp":
         taken[2] = operands[2]
@@ -232,14 +240,14 @@ def _computed(instruction: Instruction, operands: list[Ints]) -> Ints | None:
     if len(values) < len(operands):
         return None
     if opcode == "setp":
-        return _COMPARED[mods[0]](*values).astype(np.int64) if mods[0] in _COMPARED and len(values) == 2 else None
+        return _COMPARED[mode](*values).astype(np.int64) if len(values) == 2 else None
     if opcode == "selp":
         return np.where(values[2] != 0, values[0], values[1])
     if opcode == "mov":
         return values[0]
-    if opcode in ("mul", "mad") and "hi" in mods:
+    if opcode in ("mul", "mad") and mode == "hi":
         return _wrapped(values[0] * values[1] >> 32, type_) if opcode == "mul" and TYPES[type_].bits == 32 else None
-    wide = f"{type_[0]}{2 * TYPES[type_].bits}" if "wide" in mods else type_
+    wide = f"{type_[0]}{2 * TYPES[type_].bits}" if mode == "wide" else type_
     if opcode == "mad":
         return _wrapped(values[0] * values[1] + operands[2], wide)
     if opcode in ("neg", "abs", "not"):

@@ -13,9 +13,11 @@ from typing import NamedTuple
 
 from warpsan.analysis.fusion import registers_read, registers_written
 from warpsan.analysis.program import BasicBlock, Program, instructions_of
+from warpsan.ptx.grammar import has_form
 from warpsan.ptx.ir import Entry, Instruction, Register, Vector
 from warpsan.ptx.linking import callee, is_indirect
-from warpsan.ptx.opcodes import opcode_of, role_of, spaces_of
+from warpsan.ptx.opcodes import opcode_of, spaces_of
+from warpsan.ptx.synchronising import AsyncStore
 
 __all__ = [
     "Region",
@@ -102,7 +104,7 @@ def follows_load(instruction: Instruction, *, track_unwritten_global: bool) -> b
 
 def stores_shared(instruction: Instruction) -> bool:
     """Whether an instruction may store undefined registers to shared memory."""
-    stores = instruction.opcode in ("st", "stmatrix") and role_of(instruction) == ""
+    stores = instruction.opcode in ("st", "stmatrix") and not has_form(instruction, AsyncStore)
     return stores and not spaces_of(instruction) - {"shared"}
 
 

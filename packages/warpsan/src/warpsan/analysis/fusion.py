@@ -12,8 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from warpsan.ptx.grammar import has_form, known_form
 from warpsan.ptx.ir import Address, Instruction, Negated, Operand, Pair, Register, TensorAddress, Vector
+from warpsan.ptx.matrices import WarpProduct
 from warpsan.ptx.opcodes import opcode_of
+from warpsan.ptx.synchronising import BarrierReduction
 
 __all__ = [
     "Chain",
@@ -77,11 +80,13 @@ def group_mma(body: Sequence[Instruction], uses: Counter[str]) -> list[Instructi
 
 
 def _fusible(instruction: Instruction) -> bool:
+    if instruction.opcode != "mma" or instruction.guard is not None:
+        return False
+    form = known_form(instruction, WarpProduct)
     return (
-        instruction.opcode == "mma"
-        and instruction.guard is None
-        and instruction.mods[:5] == ("sync", "aligned", "m16n8k16", "row", "col")
-        and instruction.mods[5:] in (("f32", "f16", "f16", "f32"), ("f32", "bf16", "bf16", "f32"))
+        form is not None
+        and form.shape == "m16n8k16"
+        and form.types in (("f32", "f16", "f16", "f32"), ("f32", "bf16", "bf16", "f32"))
         and all(isinstance(operand, Vector) for operand in instruction.operands)
         and all(isinstance(item, Register) for operand in instruction.operands[:3] for item in _items(operand))
     )
@@ -104,7 +109,7 @@ class _Group:
     def takes(self, instruction: Instruction) -> bool:
         """Whether an instruction can be executed with the group, after all its instructions."""
         d, a, b, c = (_names(operand) for operand in instruction.operands)
-        if self.chains and instruction.mods != self.chains[0].instructions[0].mods:
+        if self.chains and instruction.form != self.chains[0].instructions[0].form:
             return False
         if not self.written.isdisjoint((*a, *b)):
             return False
@@ -181,7 +186,7 @@ def registers_read(instruction: Instruction) -> tuple[str, ...]:
 def _registers(instruction: Instruction) -> tuple[tuple[str, ...], ...]:
     known = instruction.registers
     if not known:
-        writes = opcode_of(instruction).writes or "red" in instruction.mods
+        writes = opcode_of(instruction).writes or has_form(instruction, BarrierReduction)
         targets = instruction.operands[:1] if writes else ()
         written = tuple(name for each in targets if not isinstance(each, Address) for name in registers_in(each))
         # wgmma's accumulator is both source and destination.

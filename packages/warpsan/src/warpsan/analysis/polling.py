@@ -21,11 +21,12 @@ from dataclasses import dataclass, field
 from warpsan.analysis.fusion import registers_in, registers_read, registers_written
 from warpsan.analysis.loops import Loop, short_loops, with_calls
 from warpsan.analysis.program import Program
-from warpsan.ptx.grammar import has_form
+from warpsan.ptx.accesses import Atomic
+from warpsan.ptx.grammar import has_form, known_form
 from warpsan.ptx.ir import Address, Entry, Immediate, Instruction, Operand, Register, Symbol, Vector
 from warpsan.ptx.linking import callee
 from warpsan.ptx.opcodes import is_warp_barrier, opcode_of, spaces_of, updates_memory
-from warpsan.ptx.synchronising import MbarrierTest
+from warpsan.ptx.synchronising import MbarrierTest, MbarrierWait
 
 __all__ = ["LONGEST", "Polling", "polling_loops"]
 
@@ -216,11 +217,12 @@ def _reads_memory(instruction: Instruction, zeros: frozenset[str]) -> bool:
     """Whether an instruction reads memory that another thread may change, without a change of its own."""
     if instruction.opcode == "ld":
         return not {"param", "const", "local"} & spaces_of(instruction)
-    if instruction.text.startswith("mbarrier.test_wait"):
-        return True
+    if has_form(instruction, MbarrierTest):
+        return not has_form(instruction, MbarrierWait)
     if instruction.opcode != "atom":
         return False
-    return not set(_READING).isdisjoint(instruction.mods) or _is_zero(instruction.operands[-1], zeros)
+    form = known_form(instruction, Atomic)
+    return (form is not None and form.update[0] in _READING) or _is_zero(instruction.operands[-1], zeros)
 
 
 def _has_effects(instruction: Instruction, zeros: frozenset[str]) -> bool:

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from warpsan.analysis.derived import derived
+from warpsan.ptx.grammar import Form, form_of, has_form, known_form
 from warpsan.ptx.ir import Entry, Instruction
 from warpsan.ptx.opcodes import opcode_of, spaces_of, updates_memory
+from warpsan.ptx.synchronising import MbarrierArrival, MbarrierFence, MbarrierTest, MemoryFence
 
 __all__ = [
     "BARRIER",
@@ -88,44 +90,39 @@ def memory_order(instruction: Instruction) -> MemoryOrder:
 
     Bulk reductions are relaxed operations with the scope of the GPU ("cp.reduce.async.bulk").
     """
-    mods = instruction.mods
-    atomic = updates_memory(instruction)
-    if "volatile" in mods:
+    form = known_form(instruction, Form)
+    order, scope = ("", "") if form is None else form.access_order
+    if order == "volatile":
         return _VOLATILE
-    order = next((mod for mod in mods if mod in ("relaxed", "acquire", "release", "acq_rel")), "")
-    if not (atomic or order):
+    if order in ("", "weak"):
         return WEAK
-    level = next((LEVELS[mod] for mod in mods if mod in _NAMES), SAME_GPU)
-    return MemoryOrder(True, order in ("acquire", "acq_rel"), order in ("release", "acq_rel"), level)
+    return MemoryOrder(True, order in ("acquire", "acq_rel"), order in ("release", "acq_rel"), LEVELS[scope or "gpu"])
 
 
 @lru_cache(maxsize=256)
 def fence_order(instruction: Instruction) -> MemoryOrder:
     """The order of a ``fence`` or a ``membar``, which is ``fence.sc`` ("membar, fence")."""
-    mods = instruction.mods
-    level = next((LEVELS[mod] for mod in mods if mod in LEVELS), SAME_CTA)
-    sequential = instruction.opcode == "membar" or "sc" in mods
-    return MemoryOrder(True, "release" not in mods, "acquire" not in mods, level, sequential=sequential)
+    form = known_form(instruction, MemoryFence)
+    if form is None:  # fence.mbarrier_init.release.cluster
+        return MemoryOrder(True, release=True, level=SAME_CLUSTER)
+    return MemoryOrder(
+        *(True, form.order != "release", form.order != "acquire", LEVELS[form.scope]), sequential=form.order == "sc"
+    )
 
 
 @lru_cache(maxsize=1024)
 def arrival_order(instruction: Instruction) -> MemoryOrder:
-    """The order of an arrival or a wait: releases and acquires by default ("mbarrier.arrive", "mbarrier.try_wait",
-    "barrier.cluster").
-
-    The scope of an mbarrier's instruction is the CTA by default.
-    """
-    mods, ordered = instruction.mods, "relaxed" not in instruction.mods
-    if instruction.opcode == "barrier":
-        return MemoryOrder(True, ordered, ordered, SAME_CLUSTER)
-    level = next((LEVELS[mod] for mod in mods if mod in _NAMES), None)
-    return MemoryOrder(True, ordered, ordered, SAME_CTA if level is None else level, implied=level is None)
+    """The order of an arrival at an mbarrier, or a wait: releases and acquires, with the scope of the CTA, by default
+    ("mbarrier.arrive", "mbarrier.try_wait")."""
+    form = form_of(instruction, Form)
+    assert isinstance(form, MbarrierArrival | MbarrierTest)
+    ordered = form.order != "relaxed"
+    return MemoryOrder(True, ordered, ordered, LEVELS[form.scope or "cta"], implied=not form.scope)
 
 
 def is_memory_fence(instruction: Instruction) -> bool:
     """Whether it is a fence of release and acquire patterns."""
-    fence = instruction.opcode in ("fence", "membar")
-    return fence and not {"proxy", "mbarrier_init"} & set(instruction.mods)
+    return has_form(instruction, MemoryFence)
 
 
 def is_strong(instruction: Instruction) -> bool:
@@ -149,7 +146,7 @@ def communications(entry: Entry) -> tuple[Instruction, ...]:
 def synchronises(entry: Entry) -> bool:
     """Whether a kernel has the instructions of acquire or release patterns."""
     for instruction in entry.instructions:
-        if instruction.opcode in ("fence", "membar") and "proxy" not in instruction.mods:
+        if has_form(instruction, MemoryFence) or has_form(instruction, MbarrierFence):
             return True
         if opcode_of(instruction).memory:
             order = memory_order(instruction)

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 
 from warpsan.analysis.fusion import registers_written
 from warpsan.host.memory import GLOBAL_BASE, Extent
+from warpsan.ptx.accesses import LoadStore
+from warpsan.ptx.grammar import form_of
 from warpsan.ptx.ir import Address, Entry, Immediate, Instruction, Operand, Register, Symbol
-from warpsan.ptx.opcodes import spaces_of
+from warpsan.ptx.opcodes import loads_parameter, spaces_of
 
 __all__ = ["Origins", "home_buffers", "pointer_origins"]
 
@@ -79,11 +81,11 @@ def _origins(
                 pending += [operand for operand in writer.operands[1:] if not _is_predicate(entry, operand)]
             elif writer.opcode in ("mad", "fma"):  # the product is not a pointer
                 pending.append(writer.operands[3])
-            elif writer.opcode == "ld" and "param" in writer.mods:
+            elif loads_parameter(writer):
                 place = _parameter(entry, writer)
                 if place is None:
                     return None
-                if {"u64", "s64", "b64"} & set(writer.mods):
+                if form_of(writer, LoadStore).type.name in ("u64", "s64", "b64"):
                     places.add(place)
             elif writer.opcode not in _INTEGERS:
                 return None

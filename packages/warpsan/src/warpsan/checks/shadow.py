@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from warpsan.ptx.accesses import Atomic, LoadStore
+from warpsan.ptx.grammar import Form, known_form
 from warpsan.ptx.ir import Entry
-from warpsan.ptx.opcodes import opcode_of, spaces_of
-from warpsan.ptx.types import TYPES
+from warpsan.ptx.synchronising import AsyncReduction, AsyncStore
 
 __all__ = ["granule_of"]
 
@@ -23,12 +24,9 @@ def granule_of(entry: Entry, spaces: tuple[str, ...]) -> int:
 def _narrowest(entry: Entry, spaces: tuple[str, ...]) -> int:
     narrowest = 4
     for instruction in entry.instructions:
-        if not opcode_of(instruction).memory:
+        form = known_form(instruction, Form)
+        if not isinstance(form, LoadStore | Atomic | AsyncStore | AsyncReduction):
             continue
-        named = spaces_of(instruction)
-        if named and not named & set(spaces):
-            continue
-        widths = [TYPES[mod].bytes for mod in instruction.mods if mod in TYPES]
-        vector = next((int(mod[1:]) for mod in instruction.mods if mod in ("v2", "v4", "v8")), 1)
-        narrowest = min([narrowest, *(width * vector for width in widths)])
+        if not form.named_spaces or form.named_spaces & set(spaces):
+            narrowest = min(narrowest, form.width)
     return narrowest

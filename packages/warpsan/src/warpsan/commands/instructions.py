@@ -23,12 +23,11 @@ def instructions(
     """List the supported opcodes, or describe the support of one."""
     from warpsan import semantics as semantics  # registers every handler
     from warpsan.engine.assembler import HANDLERS
-    from warpsan.engine.ends import ENDS
     from warpsan.ptx.opcodes import OPCODES
 
     console = console_and_subject(json, opcode or "")
     name = (opcode or "").partition(".")[0]
-    handlers = {form: handler for form, handler in sorted({**HANDLERS, **ENDS}.items()) if _has(form, opcode, name)}
+    handlers = {form: handler for form, handler in sorted(HANDLERS.items()) if _has(form, opcode, name)}
     shown = table("", ("form", "PTX ISA", "unit", "meaning"), prose=("meaning",), spare=("unit",))
     listed: list[dict[str, str]] = []
     for form, handler in handlers.items():

@@ -1,9 +1,9 @@
 """Translation of instructions to records: operands become rows of a warp's registers, constants become rows that are
 filled once.
 
-A handler for an opcode takes the record of its modifiers (:mod:`warpsan.ptx.grammar`), and appends records. An opcode
-without a handler, or a modifier or operand outside its grammar, raises UnsupportedInstruction; its record ends a launch
-when a lane reaches it.
+A handler for an opcode takes the record of its modifiers (:mod:`warpsan.ptx.grammar`), and appends records; that of an
+instruction that ends a block sets the words of the block. An opcode without a handler, or a modifier or operand outside
+its grammar, raises UnsupportedInstruction; its record ends a launch when a lane reaches it.
 """
 
 from __future__ import annotations
@@ -131,6 +131,9 @@ class Assembler:
     """Stack bytes of a warp, for recursive functions."""
     recorded: frozenset[int] = frozenset()
     """Instructions whose accesses Python receives, by their pc."""
+    end: dict[str, int] = field(default_factory=dict)
+    """Words of the block that the current instruction ends, by the name of their field in
+    :class:`~warpsan.engine.memory.Block`."""
     _used: int = 0
     _instruction: Instruction | None = None
     """The instruction whose records are appended."""
@@ -296,6 +299,10 @@ class Assembler:
         self.places[len(self.records)] = -1 if self._instruction is None else self._instruction.pc
         self.records.append(words + [0] * (RECORD_WORDS - len(words)))
 
+    def call(self, name: str, function: Callable[..., int], operands: Sequence[int]) -> None:
+        """Append the record of an operation that a translated function executes."""
+        self.record(NativeOperation(name, lambda code: code.hand_over(function)), operands)
+
     def lanewise(
         self,
         name: str,
@@ -339,11 +346,23 @@ class Assembler:
         ------
         UnsupportedInstruction
         """
-        handler = find_handler(HANDLERS, instruction)
-        if handler is None:
-            raise UnsupportedInstruction(f"opcode {instruction.text} is not modelled", instruction.line)
+        _handler_of(instruction)  # precedes the guard
         self.begin(instruction)
-        handler(self, instruction, form_of(instruction, Form))
+        self.handle(instruction)
+
+    def handle(self, instruction: Instruction) -> None:
+        """Append the records of the current instruction, and set the words of the block that it ends.
+
+        Raises
+        ------
+        UnsupportedInstruction
+        """
+        _handler_of(instruction)(self, instruction, form_of(instruction, Form))
+
+    def end_block(self, instruction: Instruction, words: dict[str, int]) -> None:
+        """As :meth:`handle`, for an instruction that ends a block with these words."""
+        self.end = words
+        self.handle(instruction)
 
     def unsupported(self, why: str) -> UnsupportedInstruction:
         """The exception for the instruction whose records are appended."""
@@ -376,6 +395,13 @@ class Assembler:
     def records_array(self) -> Array:
         """All records, int32 [records, words]."""
         return np.array(self.records, dtype=np.int32).reshape(-1, RECORD_WORDS)
+
+
+def _handler_of(instruction: Instruction) -> Handler:
+    handler = find_handler(HANDLERS, instruction.text)
+    if handler is None:
+        raise UnsupportedInstruction(f"opcode {instruction.text} is not modelled", instruction.line)
+    return handler
 
 
 def _nothing() -> None:

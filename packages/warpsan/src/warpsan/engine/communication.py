@@ -9,7 +9,19 @@ from warpsan.analysis.polling import polling_loops
 from warpsan.analysis.program import instructions_of
 from warpsan.checks.orders import SAME_GPU, communications, is_communication, is_strong, memory_order, synchronises
 from warpsan.host.setup import Setup
+from warpsan.ptx.accesses import Atomic, MapChange
+from warpsan.ptx.grammar import Form, has_form, known_form
 from warpsan.ptx.ir import Entry, Instruction
+from warpsan.ptx.opcodes import unit_of
+from warpsan.ptx.synchronising import (
+    AsyncReduction,
+    BulkReduction,
+    ClusterAction,
+    MbarrierArrival,
+    MbarrierTest,
+    TensorMapCopy,
+    TensorMapFence,
+)
 
 __all__ = [
     "all_resident",
@@ -21,6 +33,8 @@ __all__ = [
     "reaches_all_blocks",
     "relaxed_arrivals",
     "relaxed_waits",
+    "units",
+    "updates_space",
 ]
 
 _TOGETHER = 4
@@ -40,7 +54,26 @@ def communicates(entry: Entry) -> bool:
 @derived
 def changes_maps(entry: Entry) -> bool:
     """Whether an entry has instructions for tensor maps that a kernel changes."""
-    return any(each.opcode == "tensormap" or "tensormap::generic" in each.mods for each in entry.instructions)
+    kinds = (MapChange, TensorMapCopy, TensorMapFence)
+    return any(has_form(each, kind) for each in entry.instructions for kind in kinds)
+
+
+@derived
+def units(entry: Entry) -> frozenset[str]:
+    """The asynchronous units of an entry's instructions (:class:`~warpsan.ptx.grammar.Grammar`)."""
+    return frozenset(map(unit_of, entry.instructions)) - {""}
+
+
+def updates_space(entry: Entry, space: str) -> bool:
+    """Whether an entry has an atomic operation on a space, or on a generic address."""
+    for each in entry.instructions:
+        form = known_form(each, Form)
+        if isinstance(form, Atomic) and (not form.named_spaces or space in form.named_spaces):
+            return True
+        within = isinstance(form, AsyncReduction) or (isinstance(form, BulkReduction) and form.completes)
+        if within and space == "shared":
+            return True
+    return False
 
 
 def orders_blocks(entry: Entry) -> bool:
@@ -58,21 +91,15 @@ def orders_by_memory(entry: Entry) -> bool:
 def relaxed_arrivals(entry: Entry) -> bool:
     """Whether an entry has a relaxed arrival at an mbarrier or the barrier of a cluster, which releases the vector
     of the last fence."""
-    return any(
-        {"arrive", "arrive_drop"} & set(each.mods) and "relaxed" in each.mods
-        for each in entry.instructions
-        if each.opcode == "mbarrier" or (each.opcode == "barrier" and "cluster" in each.mods)
-    )
+    forms = (known_form(each, MbarrierArrival) or known_form(each, ClusterAction) for each in entry.instructions)
+    return any(form is not None and form.order == "relaxed" for form in forms)
 
 
 @derived
 def relaxed_waits(entry: Entry) -> bool:
     """Whether an entry has a relaxed wait for an mbarrier, which acquires at a later fence."""
-    return any(
-        {"test_wait", "try_wait"} & set(each.mods) and "relaxed" in each.mods
-        for each in entry.instructions
-        if each.opcode == "mbarrier"
-    )
+    forms = (known_form(each, MbarrierTest) for each in entry.instructions)
+    return any(form is not None and form.order == "relaxed" for form in forms)
 
 
 def ctas_together(setup: Setup) -> int:

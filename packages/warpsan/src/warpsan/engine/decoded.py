@@ -17,7 +17,6 @@ from warpsan.checks.provenance import Origins, pointer_origins
 from warpsan.engine import layout
 from warpsan.engine.arrays import Array
 from warpsan.engine.assembler import Assembler, Constant
-from warpsan.engine.ends import end_block
 from warpsan.engine.host import HostCall, WatchedAccess
 from warpsan.engine.memory import Block
 from warpsan.engine.operation import NativeOperation
@@ -26,8 +25,10 @@ from warpsan.engine.shadows import add_shadows
 from warpsan.engine.undefined import follow_stores, follow_undefined, meetings, ways_meet
 from warpsan.errors import UnsupportedInstruction
 from warpsan.numerics.ring import Ring
+from warpsan.ptx.grammar import WRONG_OPERANDS, has_form
 from warpsan.ptx.ir import Entry, Instruction, Operand
 from warpsan.ptx.modifiers import Mods
+from warpsan.ptx.synchronising import ProductFence
 from warpsan.semantics.matrix import product_records
 from warpsan.semantics.warpgroup import look_at_sets
 
@@ -170,8 +171,7 @@ def decode(
     )
 
 
-_Refusals = (UnsupportedInstruction, IndexError, ValueError, StopIteration)
-"""The exception for an instruction that is not modelled, or that has a wrong number of operands or no type."""
+_Refusals = (UnsupportedInstruction, *WRONG_OPERANDS)
 
 
 def _refusal(
@@ -240,7 +240,7 @@ def _block(
             del asm.records[begin:]
             first = instructions_of(item)[0]
             asm.refuse(first, _refusal(asm, why, first, asm.instruction))
-        if products and isinstance(item, Instruction) and _is_fence(item):
+        if products and isinstance(item, Instruction) and has_form(item, ProductFence):
             _look_at_products(asm, basic, place + 1, products)
     words["size"] = basic.size
     words["polls"] = polls
@@ -255,11 +255,11 @@ def _block(
             asm.begin(basic.end)
             asm.guard = 0  # operands of an end are prepared for all lanes
             guard = asm.guard_word(basic.end)
-            end_block(asm, program, basic.end, words)
+            asm.end_block(basic.end, words)
         except _Refusals as why:
             del asm.records[begin:]
             words = before
-            asm.refuse(basic.end, _refusal(asm, why, basic.end, lambda end: end_block(asm, program, end, {})))
+            asm.refuse(basic.end, _refusal(asm, why, basic.end, lambda end: asm.end_block(end, {})))
         words["end_guard"] = guard
     elif basic.inner:
         words["end"] = layout.END_INNER
@@ -294,12 +294,8 @@ def _look_at_products(asm: Assembler, basic: BasicBlock, first: int, products: f
     wgmma.fence: products begin and end only between blocks. Guarded instructions have their own checks."""
     users: list[Instruction] = []
     for item in basic.items[first:]:
-        if isinstance(item, Instruction) and _is_fence(item):
+        if isinstance(item, Instruction) and has_form(item, ProductFence):
             break
         users += [each for each in instructions_of(item) if each.guard is None and _uses(each, products)]
     asm.guard = 0
     look_at_sets(asm, users)
-
-
-def _is_fence(instruction: Instruction) -> bool:
-    return instruction.opcode == "wgmma" and instruction.mods[:1] == ("fence",)

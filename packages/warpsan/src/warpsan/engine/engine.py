@@ -30,6 +30,7 @@ from warpsan.host.memory import Space
 from warpsan.host.setup import Setup
 from warpsan.numerics.ring import Ring, ring_of
 from warpsan.profile.tally import Tally
+from warpsan.ptx.opcodes import uses_fp8
 
 __all__ = ["NativeCode", "accesses_of", "run"]
 
@@ -291,5 +292,4 @@ def _decode(setup: Setup) -> Decoded:
 
 def _ring(setup: Setup) -> Ring | None:
     """The ring in which a launch computes."""
-    eight = any(mod[:4] in ("e4m3", "e5m2") for each in setup.entry.instructions for mod in each.mods)
-    return ring_of(setup.numerics, eight_bits=eight)
+    return ring_of(setup.numerics, eight_bits=any(map(uses_fp8, setup.entry.instructions)))

@@ -20,6 +20,8 @@ from warpsan.engine.communication import (
     reaches_all_blocks,
     relaxed_arrivals,
     relaxed_waits,
+    units,
+    updates_space,
 )
 from warpsan.engine.context import Context
 from warpsan.engine.decoded import Decoded
@@ -29,7 +31,6 @@ from warpsan.engine.layout import WARP
 from warpsan.engine.maps import tensor_maps
 from warpsan.engine.memory import (
     BarrierState,
-    Block,
     GlobalMark,
     HazardRow,
     LaneMark,
@@ -60,13 +61,6 @@ ORDERS = {
     "random": layout.DRAWN,
 }
 """The order of a cluster's warps under each schedule."""
-_QUEUED = (
-    *("tensor.", "bulk.", "st.async", "mbarrier.copies"),
-    *("red.shared::cluster.async", "red.shared::cluster.bulk"),
-)
-"""Prefixes of the names of operations that stay in flight like bulk copies."""
-_UNITS = ("mbarrier.", "wgmma", "fence.proxy", *_QUEUED)
-"""Prefixes of the names of all operations of asynchronous units."""
 _MOST_MARKS_AFTER = 1 << 24
 """The most accesses to global memory, beside the last one of each kind and granule, that are kept."""
 _MOST_MAP_FENCES = 1 << 12
@@ -166,7 +160,7 @@ class State:
         shared_stride, local_stride = (-(-size // 16) * 16 for size in (shared, local))
         extents = np.array([(e.begin, e.end) for e in self.space.extents], dtype=np.int64)
         specials = special_rows(setup, decoded)
-        copies = any(each.name.startswith("cp.async") for each in decoded.operations)
+        copies = "copies" in units(setup.entry)
         words = {
             "table": self._keep(table),
             "records": self._keep(decoded.records),
@@ -233,7 +227,6 @@ class State:
     def _units(self) -> dict[str, int]:
         """The memory of asynchronous instructions."""
         setup, ctas = self.setup, ctas_together(self.setup)
-        names = {each.name.split(".")[0] for each in self.decoded.operations}
         before = registers_at_launch(setup.entry, setup.geometry)
         maps = np.array(tensor_maps(setup.params, self.space), np.int64).reshape(-1, layout.MAP_WORDS)
         words = {
@@ -246,12 +239,12 @@ class State:
         if self._is_asynchronous():  # also a wait for an mbarrier that no instruction initialises
             mbarriers = np.zeros(MbarrierState.byte_size * layout.MOST_MBARRIERS * ctas, np.uint8)
             words["mbarriers"] = self._keep(mbarriers)
-        if any(each.name.startswith(_QUEUED) for each in self.decoded.operations):
+        if "bulk" in units(setup.entry):
             words["transfer_room"] = layout.MOST_TRANSFERS * ctas
             words["transfers"] = self._room(TransferEntry.byte_size * words["transfer_room"])
             size = _CAPTURED * ctas * self.setup.symbols.shared_bytes
             words |= {"captured": self._room(size), "captured_bytes": size}
-        if "wgmma" in names:
+        if "products" in units(setup.entry):
             groups = -(-setup.geometry.warps * ctas // 4)
             words["products"] = self._room(ProductInFlight.byte_size * layout.MOST_PRODUCTS * groups)
         return words
@@ -338,11 +331,11 @@ class State:
             "observed_at": zeros(2 * actors * warps) if relaxed_waits(entry) else 0,
             **(
                 {"updaters": times(granules * ctas * warps, np.int32)}
-                if self._updates("shared") or "st" in strong
+                if updates_space(self.setup.entry, "shared") or "st" in strong
                 else {}
             ),
             **({"watchers": times(granules * ctas * warps, np.int32)} if "ld" in strong else {}),
-            "page_updated": times(pages * ctas) if self._updates("shared") or strong else 0,
+            "page_updated": times(pages * ctas) if updates_space(self.setup.entry, "shared") or strong else 0,
             **({"shared_chains": zeros(granules * ctas)} if synchronises(entry) and strong else {}),
             "remote": zeros(columns * ctas) if ctas > 1 else 0,
             "granule_shift": shift,
@@ -452,15 +445,7 @@ class State:
 
     def _is_asynchronous(self) -> bool:
         """Whether there are instructions for mbarriers, bulk copies or wgmma."""
-        ends = (layout.END_TRY_WAIT, layout.END_WGMMA, layout.END_WGMMA_WAIT)
-        units = any(each.name.startswith(_UNITS) for each in self.decoded.operations)
-        return units or bool(np.isin(self.decoded.blocks[:, Block.offset_of("end") // 4], ends).any())
-
-    def _updates(self, space: str) -> bool:
-        """Whether there is an atomic operation on a space, or on a generic address."""
-        spaces = (space, f"{space}::cluster", "generic")
-        beginnings = tuple(f"{kind}.{each}." for kind in ("atom", "red") for each in spaces)
-        return any(each.name.startswith(beginnings) for each in self.decoded.operations)
+        return bool(units(self.setup.entry) - {"copies"})
 
     def _strong_in_shared(self) -> set[str]:
         """The opcodes of strong accesses that may be to shared memory."""

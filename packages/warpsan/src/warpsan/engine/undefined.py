@@ -32,7 +32,7 @@ from warpsan.engine.shadows import (
     shadow_type,
     use_registers,
 )
-from warpsan.ptx.grammar import Form, form_of
+from warpsan.ptx.grammar import Computation, Form, form_of
 from warpsan.ptx.ir import Address, Immediate, Instruction, Operand, Pair, Register, Symbol, TensorAddress, Vector
 from warpsan.ptx.matrices import WarpProduct
 from warpsan.ptx.modifiers import find_handler, types_of
@@ -182,7 +182,7 @@ def _propagate(asm: Assembler, instruction: Instruction, reads: frozenset[str], 
         target, *operands = instruction.operands
         given = (_of(asm, target, target=True), *(_of(asm, each) for each in operands[:moved]), *operands[moved:])
         other = replace(instruction, operands=given)
-        handler = find_handler(HANDLERS, other)
+        handler = find_handler(HANDLERS, other.text)
         assert handler is not None
         handler(asm, other, form_of(instruction, Form))
         second = target.second if isinstance(target, Pair) else None
@@ -196,9 +196,9 @@ def _propagate(asm: Assembler, instruction: Instruction, reads: frozenset[str], 
 def _by_halves(asm: Assembler, instruction: Instruction, target: str) -> bool:
     """Handle packed arithmetic on two halves, and conversions of two floats into the halves of a register. Returns
     whether it is one."""
-    opcode, mods = instruction.opcode, instruction.mods
+    opcode = instruction.opcode
     if (
-        not {"f16x2", "bf16x2"} & set(mods)
+        not any(each.is_float and each.lanes == 2 for each in types_of(instruction))
         or opcode.startswith("set")
         or (opcode_of(instruction).moves and opcode != "cvt")
     ):
@@ -379,5 +379,5 @@ def _bits_moved(instruction: Instruction) -> int:
 
 def _only_integers(instruction: Instruction) -> bool:
     """Whether a conversion keeps low bits and extends or drops high ones."""
-    types = types_of(instruction)
-    return len(types) == len(instruction.mods) == 2 and not any(type_.is_float for type_ in types)
+    form = form_of(instruction, Computation)
+    return not any(form.modes) and not form.flags and not any(type_.is_float for type_ in form.types)

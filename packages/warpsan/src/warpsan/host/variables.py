@@ -12,6 +12,7 @@ from warpsan.host.symbols import Symbols
 from warpsan.ptx.ir import Entry, Instruction, PtxModule, Register, Symbol, TensorAddress, Variable
 from warpsan.ptx.linking import function_address
 from warpsan.ptx.names import short_name
+from warpsan.ptx.opcodes import loads_parameter
 
 __all__ = [
     "circle_frames",
@@ -170,7 +171,7 @@ def _relocated(module: PtxModule, variable: Variable, addresses: Mapping[str, tu
 def names_used(instructions: Iterable[Instruction]) -> set[str]:
     """Names of used variables and functions, and of parameters whose address is taken; a load does not take it."""
     names: set[str] = set()
-    taking = (each for each in instructions if each.opcode != "ld" or "param" not in {mod[:5] for mod in each.mods})
+    taking = (each for each in instructions if not loads_parameter(each))
     stack: list[Any] = [
         operand for instruction in taking for operand in instruction.operands if not isinstance(operand, Register)
     ]

@@ -8,6 +8,7 @@ lanes, 128 bytes each).
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,13 @@ import numpy as np
 from warpsan.analysis.program import Program
 from warpsan.engine.arrays import WARP, Indices
 from warpsan.profile.tally import SECTOR, Tally
+from warpsan.ptx.grammar import Form, known_form
 from warpsan.ptx.ir import Entry, Instruction, PtxModule
+from warpsan.ptx.matrices import WarpProduct, WmmaProduct
+from warpsan.ptx.modifiers import types_of
 from warpsan.ptx.opcodes import opcode_of, spaces_of
 from warpsan.ptx.source_lines import frames_of, source_of
+from warpsan.ptx.synchronising import Product
 
 __all__ = ["BANKS", "Counters", "InstructionCount", "counted", "flops_of", "pipe_of", "wavefronts"]
 
@@ -33,7 +38,8 @@ def pipe_of(instruction: Instruction) -> str:
     pipe = opcode_of(instruction).pipe
     if pipe == "space":
         return next(iter(spaces_of(instruction)), "generic")
-    return pipe or next((_FLOAT_TYPES[mod] for mod in instruction.mods if mod in _FLOAT_TYPES), "integer")
+    names = (each.name for each in types_of(instruction))
+    return pipe or next((_FLOAT_TYPES[name] for name in names if name in _FLOAT_TYPES), "integer")
 
 
 @dataclass
@@ -181,7 +187,7 @@ def _lane_flops(instruction: Instruction) -> int:
     """Floating-point operations of one lane's execution of an instruction of the arithmetic units."""
     if instruction.opcode not in _ARITHMETIC or pipe_of(instruction) not in _FLOAT_TYPES.values():
         return 0
-    return _ARITHMETIC[instruction.opcode] * (2 if instruction.mods[-1].endswith("x2") else 1)
+    return _ARITHMETIC[instruction.opcode] * types_of(instruction)[-1].lanes
 
 
 def wavefronts(warp: Indices, laneid: Indices, offset: Indices, width: int) -> int:
@@ -214,13 +220,7 @@ def tensor_flops(instruction: Instruction) -> int:
 
     A wgmma is the work of four warps.
     """
-    if opcode_of(instruction).pipe != "tensor":
+    form = known_form(instruction, Form)
+    if not isinstance(form, WarpProduct | WmmaProduct | Product):
         return 0
-    if instruction.opcode != "mma" and not {"mma", "mma_async"} & set(instruction.mods):
-        return 0
-    for mod in instruction.mods:
-        if mod.startswith("m") and mod[1:2].isdigit():
-            m, rest = mod[1:].split("n")
-            n, k = rest.split("k")
-            return 2 * int(m) * int(n) * int(k) // (4 if instruction.opcode == "wgmma" else 1)
-    return 0
+    return 2 * prod(form.size) // (4 if isinstance(form, Product) else 1)

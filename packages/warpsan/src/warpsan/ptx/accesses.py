@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from warpsan.ptx.forms import MAP_FIELDS, PRIORITIES, UPDATE_TYPES, WITHOUT_RESULT
-from warpsan.ptx.grammar import Form, choice, compute, element, flag, form, part, space
+from warpsan.ptx.grammar import Form, Opcode, choice, compute, element, flag, form, opcodes, part, space
 from warpsan.ptx.ir import Immediate, Operand, Vector
 from warpsan.ptx.modifiers import Mods, take_space
 from warpsan.ptx.types import PtxType
@@ -17,14 +17,23 @@ __all__ = [
     "MatrixAccess",
 ]
 
+_MOVE = "Data Movement and Conversion Instructions"
+_UPDATE = "Parallel Synchronization and Communication Instructions"
+_MATRIX = "Warp-Level Matrix Instructions"
+
+# ---- loads and stores ------------------------------------------------------------------------------------------------
+
+opcodes("ld ldu", Opcode(_MOVE, pipe="space", undefined="used", memory="load"))
+opcodes("st", Opcode(_MOVE, pipe="space", writes=False, effects=True, memory="store"))
+
+_SCOPES = ("cta", "cluster", "gpu", "sys")
 _HINTS = (
-    *("weak", "volatile", "relaxed", "acquire", "release", "cta", "cluster", "gpu", "sys"),
     *("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"),
     *("L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate"),
     *("L2::64B", "L2::128B", "L2::256B", "L2::evict_last", "L2::evict_normal", "L2::evict_first"),
 )
-"""Cache operators, eviction priorities, prefetch sizes and memory orders, which change no value in a sequential
-simulation (PTX ISA, "State Spaces", "Cache Operators", "Cache Eviction Priority")."""
+"""Cache operators, eviction priorities and prefetch sizes, which change no value (PTX ISA, "Cache Operators", "Cache
+Eviction Priority")."""
 
 
 @form("ld", "ldu", "st")
@@ -35,19 +44,37 @@ class LoadStore(Form):
     ----------
     hint : bool
         Whether the last operand is a cache policy.
+    order, scope : str
+        Memory order and scope as written; empty for a weak access.
     """
 
     hint: bool = flag("L2::cache_hint")
+    order: str = choice("weak", "volatile", "relaxed", "acquire", "release", default="")
+    scope: str = choice(*_SCOPES, default="")
     space: str = space()
     hints: tuple[str, ...] = part(lambda mods: tuple(filter(mods.flag, _HINTS)))
     vector: int = part(lambda mods: int(mods.choice(("v2", "v4", "v8"), default="v1")[1:]))
     type: PtxType = element()
 
     @property
+    def access_order(self) -> tuple[str, str]:
+        """As for every form."""
+        return self.order, self.scope
+
+    @property
+    def width(self) -> int:
+        """Bytes of each lane."""
+        return self.vector * self.type.bytes
+
+    @property
+    def loads_parameter(self) -> bool:
+        """Whether it reads the parameter space."""
+        return self.name == "ld" and self.space == "param"
+
+    @property
     def too_wide(self) -> str:
         """Reason why an access outside the parameter space has too many bytes."""
-        width = self.vector * self.type.bytes
-        return f"accesses of {width} bytes are not modelled" if width > 16 else ""
+        return f"accesses of {self.width} bytes are not modelled" if self.width > 16 else ""
 
     def refusal(self, operands: tuple[Operand, ...]) -> str:
         """A wrong number of operands, or an access that is too wide."""
@@ -59,6 +86,12 @@ class LoadStore(Form):
         if loads:
             return ""
         return self.too_wide or ("constant memory is read-only" if self.space == "const" else "")
+
+
+# ---- atomic operations -----------------------------------------------------------------------------------------------
+
+opcodes("atom", Opcode(_UPDATE, pipe="atomic", undefined="used", effects=True, memory="update"))
+opcodes("red", Opcode(_UPDATE, pipe="atomic", writes=False, effects=True, memory="update"))
 
 
 def _update(mods: Mods) -> tuple[str, PtxType]:
@@ -82,10 +115,20 @@ class Atomic(Form):
     """
 
     order: str = choice("relaxed", "acquire", "release", "acq_rel", default="relaxed")
-    scope: str = choice("cta", "cluster", "gpu", "sys", default="gpu")
+    scope: str = choice(*_SCOPES, default="gpu")
     space: str = space()
     update: tuple[str, PtxType] = part(_update)
     hint: bool = flag("L2::cache_hint")
+
+    @property
+    def access_order(self) -> tuple[str, str]:
+        """As for every form."""
+        return self.order, self.scope
+
+    @property
+    def width(self) -> int:
+        """Bytes of each lane."""
+        return self.update[1].bytes
 
     def refusal(self, operands: tuple[Operand, ...]) -> str:
         """Spaces without atomic operations, or a wrong number of operands."""
@@ -93,6 +136,13 @@ class Atomic(Form):
             return f"no atomics on .{self.space}"
         expected = 1 + (self.name == "atom") + (2 if self.update[0] == "cas" else 1) + self.hint
         return "" if len(operands) == expected else "wrong number of operands"
+
+
+# ---- matrices and tensor maps ----------------------------------------------------------------------------------------
+
+opcodes("ldmatrix", Opcode(_MATRIX, pipe="shared", lanes="warp", undefined="used"))
+opcodes("stmatrix", Opcode(_MATRIX, pipe="shared", lanes="warp", awaited=True))
+opcodes("tensormap", Opcode(_MOVE, undefined="used", effects=True, awaited=True))
 
 
 @form("ldmatrix", "stmatrix", words=("sync", "aligned", "m8n8", "b16"))
@@ -140,6 +190,10 @@ class MapChange(Form):
 
 
 # ---- cache control ---------------------------------------------------------------------------------------------------
+
+
+opcodes("applypriority createpolicy prefetch prefetchu", Opcode(_MOVE))
+opcodes("discard", Opcode(_MOVE, effects=True, awaited=True))
 
 
 def _level(mods: Mods) -> str:

@@ -9,7 +9,7 @@ from itertools import product
 
 from warpsan.numerics.float_formats import ROUNDINGS
 from warpsan.ptx.forms import FP8_PAIRS, PRMT_MODES
-from warpsan.ptx.grammar import Form, compute, element, flag, form, space
+from warpsan.ptx.grammar import Form, Opcode, compute, element, flag, form, opcodes, space
 from warpsan.ptx.types import TYPES, PtxType
 
 __all__ = ["COMBINATIONS", "HALVES", "WHOLE", "SpaceTest", "ToSpace"]
@@ -21,7 +21,22 @@ HALVES = ("f16", "f16x2", "bf16", "bf16x2")
 _SELECTED = (*_BITS, *_PLAIN, "f32", "f64")
 _ROUNDED = ("", *ROUNDINGS)
 
+_INTEGER, _ARITHMETIC = "Integer Arithmetic Instructions", "Integer Arithmetic and Floating-Point Instructions"
+_EXTENDED, _SIMD = "Extended-Precision Integer Arithmetic Instructions", "Video Instructions: SIMD"
+_FLOAT, _COMPARE = "Floating-Point Instructions", "Comparison and Selection Instructions"
+_LOGIC, _MOVE = "Logic and Shift Instructions", "Data Movement and Conversion Instructions"
+_CONTROL, _OTHERS = "Control Flow Instructions", "Miscellaneous Instructions"
+_COMMUNICATE, _MATRIX = "Parallel Synchronization and Communication Instructions", "Warp-Level Matrix Instructions"
+
 # ---- integers and bits -----------------------------------------------------------------------------------------------
+
+opcodes("abs div max min mul neg", Opcode(_ARITHMETIC))
+opcodes("add sub mad", Opcode(_ARITHMETIC, passes_pointers=True))
+opcodes("bfe bfi bfind bmsk brev clz dp2a dp4a fns mad24 mul24 popc rem sad szext", Opcode(_INTEGER))
+opcodes("addc madc subc", Opcode(_EXTENDED))
+opcodes("and cnot lop3 not or shf xor", Opcode(_LOGIC))
+opcodes("shl shr", Opcode(_LOGIC, moves=1))
+opcodes("prmt", Opcode(_MOVE, pipe="move", moves=2))
 
 compute("add sub", _PLAIN, sources=2)
 compute("add sub", "s32", sources=2, flags="sat")
@@ -46,6 +61,7 @@ compute("madc.lo madc.hi", _LONG, sources=3, flags="cc")
 compute("dp4a", "u32 s32", "u32 s32", sources=3)
 compute("dp2a", "u32 s32", "u32 s32", sources=3, modes=["lo hi"])
 for _name, _lanes in product(("vadd", "vsub", "vavrg", "vabsdiff", "vmin", "vmax"), (2, 4)):
+    opcodes(f"{_name}{_lanes}", Opcode(_SIMD))
     compute(f"{_name}{_lanes}", *["u32 s32"] * 3, sources=3, flags="sat add")
 
 compute("and or xor", ("pred", *_BITS), sources=2)
@@ -65,6 +81,9 @@ compute("szext", "u32 s32", sources=2, modes=["clamp wrap"])
 compute("fns", "b32", sources=3)
 
 # ---- floating point --------------------------------------------------------------------------------------------------
+
+opcodes("copysign fma testp", Opcode(_FLOAT))
+opcodes("cos ex2 lg2 rcp rsqrt sin sqrt tanh", Opcode(_FLOAT, pipe="special"))
 
 compute("add sub mul", "f32", sources=2, modes=[_ROUNDED], flags="ftz sat")
 compute("add sub mul", HALVES, sources=2, modes=[("", "rn")], flags="ftz sat")
@@ -89,21 +108,24 @@ compute("testp", "f32 f64", sources=1, modes=["finite infinite number notanumber
 
 # ---- comparison and selection ----------------------------------------------------------------------------------------
 
+opcodes("set setp slct", Opcode(_COMPARE))
+opcodes("selp", Opcode(_COMPARE, pipe="move", moves=2, passes_pointers=True))
+
 COMBINATIONS = ("and", "or", "xor")
 _EQUAL, _ORDERED = ("eq", "ne"), ("eq", "ne", "lt", "le", "gt", "ge")
-_FLOAT = (*_ORDERED, *(f"{name}u" for name in _ORDERED), "num", "nan")
+_FLOATING = (*_ORDERED, *(f"{name}u" for name in _ORDERED), "num", "nan")
 _NUMBERS = ("u32", "s32", "f32", "f16", "bf16")
 
 for _types, _names, _flags in (
     (_SIGNED, _ORDERED, ""),
     (_UNSIGNED, (*_ORDERED, "lo", "ls", "hi", "hs"), ""),
     (_BITS, _EQUAL, ""),
-    (("f32",), _FLOAT, "ftz"),
-    (("f64",), _FLOAT, ""),
-    (("f16",), _FLOAT, "ftz"),
-    (("bf16",), _FLOAT, ""),
-    (("f16x2",), _FLOAT, "ftz"),
-    (("bf16x2",), _FLOAT, ""),
+    (("f32",), _FLOATING, "ftz"),
+    (("f64",), _FLOATING, ""),
+    (("f16",), _FLOATING, "ftz"),
+    (("bf16",), _FLOATING, ""),
+    (("f16x2",), _FLOATING, "ftz"),
+    (("bf16x2",), _FLOATING, ""),
 ):
     _result = (_types[0], "u32", "s32") if "x2" in _types[0] else _NUMBERS
     _small = ("u16", "s16") if _types[0] in ("f16", "bf16") else ()
@@ -114,6 +136,8 @@ compute("slct", _SELECTED, "s32", sources=3)
 compute("slct", _SELECTED, "f32", sources=3, flags="ftz")
 
 # ---- conversion ------------------------------------------------------------------------------------------------------
+
+opcodes("cvt", Opcode(_MOVE, pipe="convert", moves=1))
 
 WHOLE = {"rni": "rn", "rzi": "rz", "rmi": "rm", "rpi": "rp"}
 """Roundings to integers, by modifier."""
@@ -148,6 +172,12 @@ compute("cvt.pack", sources=3, words="sat s32 b32", modes=["u2 s2 u4 s4 u8 s8"])
 
 # ---- moves and addresses ---------------------------------------------------------------------------------------------
 
+opcodes("mov", Opcode(_MOVE, pipe="move", moves=1, passes_pointers=True))
+opcodes("cvta", Opcode(_MOVE, pipe="move", passes_pointers=True))
+opcodes("getctarank isspacep mapa", Opcode(_MOVE))
+opcodes("nanosleep", Opcode(_OTHERS, writes=False, effects=True))
+opcodes("pmevent", Opcode(_OTHERS))
+
 compute("mov", tuple(TYPES), sources=1)
 compute("mapa", "u32 u64", sources=2, flags="shared::cluster")
 compute("getctarank", "u32 u64", sources=1, flags="shared::cluster")
@@ -173,6 +203,17 @@ class SpaceTest(Form):
 
 # ---- lanes and control -----------------------------------------------------------------------------------------------
 
+opcodes("shfl", Opcode(_MOVE, pipe="warp", lanes="members", moves=1))
+opcodes("elect match redux vote", Opcode(_COMMUNICATE, pipe="warp", lanes="members", undefined="used"))
+opcodes("activemask", Opcode(_COMMUNICATE, pipe="warp", lanes="warp", undefined="used"))
+opcodes("movmatrix", Opcode(_MATRIX, lanes="warp", undefined="followed", moves=1))
+opcodes("bra", Opcode(_CONTROL, pipe="control", goes_on=False, writes=False))
+opcodes("brx ret", Opcode(_CONTROL, pipe="control", goes_on=False, writes=False, effects=True))
+opcodes("exit", Opcode(_CONTROL, pipe="control", goes_on=False, effects=True))
+# A call's results are written when the function returns: no register of the function may reuse their rows.
+opcodes("call", Opcode(_CONTROL, pipe="control", writes=False, effects=True))
+opcodes("brkpt trap", Opcode(_OTHERS, pipe="control", goes_on=False, effects=True))
+
 compute("shfl", "b32", sources=4, words="sync", modes=["idx up down bfly"])
 compute("vote", "pred", sources=2, words="sync", modes=["all any uni"])
 compute("vote", "b32", sources=2, words="sync", modes=["ballot"])
@@ -182,10 +223,6 @@ compute("redux", "b32", sources=2, words="sync", modes=[COMBINATIONS])
 compute("elect", sources=1, words="sync")
 compute("activemask", "b32", sources=0)
 compute("movmatrix", sources=1, words="sync aligned m8n8 trans b16")
-compute("bar.warp barrier.warp", sources=0, words="sync")
-compute("bra call ret", flags="uni")
-compute("brx", words="idx", flags="uni")
-compute("exit trap brkpt")
-compute("bar barrier", modes=["sync arrive"], flags="cta aligned")
-compute("bar.red bar.cta.red barrier.red barrier.cta.red", "u32", modes=["popc"], flags="aligned")
-compute("bar.red bar.cta.red barrier.red barrier.cta.red", "pred", modes=["and or"], flags="aligned")
+compute("bra call ret", flags="uni", ends=True)
+compute("brx", words="idx", flags="uni", ends=True)
+compute("exit trap brkpt", ends=True)

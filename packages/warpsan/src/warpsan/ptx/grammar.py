@@ -1,4 +1,8 @@
-"""Grammars of modifiers as data: a form is a frozen dataclass, and each field states the modifiers that it takes.
+"""The table of instructions: the properties of each opcode, and the grammar of each form's modifiers as data. A form is
+a frozen dataclass, and each field states the modifiers that it takes.
+
+The modules of families (:mod:`~warpsan.ptx.arithmetic` and others) fill the table; parser, analyses, handlers, checks,
+counters, documentation and tests read it.
 
 :func:`form_of` reads an instruction once, at its first execution, and keeps the record on the instruction. Modifiers
 that no field takes are refused (:class:`~warpsan.ptx.modifiers.Mods`).
@@ -8,18 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from warpsan.errors import UnsupportedInstruction
 from warpsan.ptx.ir import Immediate, Instruction, Operand
-from warpsan.ptx.modifiers import Mods, Syntax, find_handler, take_space, types_of
-from warpsan.ptx.types import PtxType
+from warpsan.ptx.modifiers import Mods, Syntax, find_handler, take_space
+from warpsan.ptx.types import TYPES, PtxType
 
 __all__ = [
     "FORMS",
+    "OPCODES",
     "Computation",
     "Form",
     "Grammar",
+    "Opcode",
     "choice",
     "compute",
     "element",
@@ -29,11 +36,69 @@ __all__ = [
     "form_of",
     "groups",
     "has_form",
+    "known_form",
+    "opcodes",
     "part",
     "space",
 ]
 
+SPACES = frozenset({"global", "shared", "local", "const", "param"})
 _FormT = TypeVar("_FormT", bound="Form")
+
+
+@dataclass(frozen=True)
+class Opcode:
+    """Properties of an opcode that do not depend on its modifiers.
+
+    Attributes
+    ----------
+    section : str
+        Section of the PTX ISA manual.
+    pipe : str
+        Execution unit; empty if it depends on the type, ``space`` if it depends on the state space.
+    goes_on : bool
+        Whether control continues after it, without a guard.
+    lanes : {"each", "warp", "members"}
+        Executed per lane, per warp, or by the lanes in the mask of its last operand.
+    writes : bool
+        Whether the first operand is a result if it is a register.
+    undefined : {"computed", "used", "followed"}
+        Effect of an undefined operand: the result is undefined, the use is reported, or each element is tracked
+        separately.
+    moves : int
+        Number of sources whose bits move to the result unchanged; 0 for a computation.
+    passes_pointers : bool
+        Whether a result may be a pointer into a source's buffer.
+    effects : bool
+        Whether it has effects other than register writes.
+    awaited : bool
+        Whether other threads may wait for its effect, or it waits itself.
+    memory : {"", "load", "store", "update"}
+        Memory access of each lane.
+    """
+
+    section: str
+    pipe: str = ""
+    goes_on: bool = True
+    lanes: str = "each"
+    writes: bool = True
+    undefined: str = "computed"
+    moves: int = 0
+    passes_pointers: bool = False
+    effects: bool = False
+    awaited: bool = False
+    memory: str = ""
+
+
+OPCODES: dict[str, Opcode] = {}
+"""The properties of each opcode."""
+
+
+def opcodes(names: str, record: Opcode) -> None:
+    """Add opcodes, separated by spaces, to the table."""
+    for name in names.split():
+        assert name not in OPCODES, f"two records for {name}"
+        OPCODES[name] = record
 
 
 @dataclass(frozen=True)
@@ -47,6 +112,16 @@ class Form:
     """
 
     name: str
+
+    @property
+    def named_spaces(self) -> frozenset[str]:
+        """State spaces that it names, without their windows (``::cta``); empty for a generic address."""
+        return SPACES & {getattr(self, "space", "").partition("::")[0]}
+
+    @property
+    def access_order(self) -> tuple[str, str]:
+        """Memory order and scope of an access to memory; empty for a weak access, and for the default scope."""
+        return "", ""
 
     def refusal(self, operands: tuple[Operand, ...]) -> str:
         """Reason why these operands or this combination of modifiers are not supported; empty otherwise."""
@@ -67,9 +142,11 @@ class Grammar(NamedTuple):
         Types, alternatives and flags of a :class:`Computation`.
     sources : int or None
         Number of operands after the first; None for a number that the form or the handler checks.
-    role : {"", "orders", "issues", "copies"}
-        Role in synchronisation: it orders threads, other than by a barrier of the block; it also issues operations that
-        land by themselves, when nothing else can run; or it belongs to ``cp.async``, which an mbarrier may wait for.
+    unit : {"", "copies", "mbarriers", "bulk", "products", "proxies"}
+        Asynchronous unit, whose memory a launch needs: ``cp.async``; mbarriers; operations that complete like bulk
+        copies; products of warpgroups; fences between proxies.
+    ends : bool
+        Whether a basic block ends after it: control may branch, or lanes wait.
     """
 
     name: str
@@ -77,7 +154,8 @@ class Grammar(NamedTuple):
     words: tuple[str, ...]
     syntax: Syntax
     sources: int | None
-    role: str
+    unit: str
+    ends: bool
 
 
 FORMS: dict[str, list[Grammar]] = {}
@@ -91,7 +169,8 @@ def form(
     words: tuple[str, ...] = (),
     syntax: Syntax = Syntax(),  # noqa: B008
     sources: int | None = None,
-    role: str = "",
+    unit: str = "",
+    ends: bool = False,
 ) -> Callable[[type[_FormT]], type[_FormT]]:
     """Decorator that makes a class a frozen dataclass, and adds it to the table (arguments: see :class:`Grammar`)."""
 
@@ -101,7 +180,7 @@ def form(
         for name in names:
             others = FORMS.setdefault(name, [])
             assert kind is Computation or not others, f"two grammars for {name}"
-            others.append(Grammar(name, kind, words, syntax, sources, role))
+            others.append(Grammar(name, kind, words, syntax, sources, unit, ends))
         return kind
 
     return add
@@ -109,11 +188,16 @@ def form(
 
 def find_grammar(instruction: Instruction) -> Grammar | None:
     """The entry of an instruction in the table of forms; its modifiers need not be supported."""
-    grammars = find_handler(FORMS, instruction)
+    return _find_grammar(instruction.opcode, instruction.mods)
+
+
+@lru_cache(maxsize=4096)
+def _find_grammar(opcode: str, mods: tuple[str, ...]) -> Grammar | None:
+    grammars = find_handler(FORMS, ".".join((opcode, *mods)))
     if grammars is None:
         return None
-    types, mods = [each.name for each in types_of(instruction)], set(instruction.mods)
-    fitting = (each for each in reversed(grammars) if mods.issuperset(each.words) and each.syntax.allows(types))
+    types = [mod for mod in mods if mod in TYPES]
+    fitting = (each for each in reversed(grammars) if {*mods} >= {*each.words} and each.syntax.allows(types))
     return next(fitting, grammars[0])
 
 
@@ -149,6 +233,20 @@ def form_of(instruction: Instruction, kind: type[_FormT]) -> _FormT:
         object.__setattr__(instruction, "form", record)
     assert isinstance(instruction.form, kind)
     return instruction.form
+
+
+def known_form(instruction: Instruction, kind: type[_FormT]) -> _FormT | None:
+    """The modifiers of an instruction of a form of ``kind``; None for other forms, and if they are not supported."""
+    if instruction.form is None:
+        try:
+            form_of(instruction, Form)
+        except (UnsupportedInstruction, *WRONG_OPERANDS):
+            return None
+    return instruction.form if isinstance(instruction.form, kind) else None
+
+
+WRONG_OPERANDS = (IndexError, ValueError, StopIteration)
+"""Further exceptions for instructions with a wrong number of operands, or without a type."""
 
 
 def part(take: Callable[[Mods], Any]) -> Any:
@@ -199,6 +297,11 @@ class Computation(Form):
         """The first type."""
         return self.types[0]
 
+    @property
+    def named_spaces(self) -> frozenset[str]:
+        """As for every form; some flags are spaces."""
+        return SPACES & {each.partition("::")[0] for each in self.flags}
+
 
 def compute(
     names: str,
@@ -207,7 +310,8 @@ def compute(
     words: str = "",
     modes: Sequence[str | tuple[str, ...]] = (),
     flags: str = "",
-    role: str = "",
+    unit: str = "",
+    ends: bool = False,
 ) -> None:
     """Add computations to the table; several names or modifiers are separated by spaces (arguments: see
     :class:`Grammar`)."""
@@ -217,7 +321,7 @@ def compute(
 
     required = tuple(words.split())
     syntax = Syntax(tuple(map(split, types)), tuple(map(split, modes)), (*flags.split(), *required))
-    form(*names.split(), words=required, syntax=syntax, sources=sources, role=role)(Computation)
+    form(*names.split(), words=required, syntax=syntax, sources=sources, unit=unit, ends=ends)(Computation)
 
 
 def groups(most: int | None = None) -> Any:

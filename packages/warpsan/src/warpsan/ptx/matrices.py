@@ -4,14 +4,20 @@ Instructions").
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
-from warpsan.ptx.grammar import Form, choice, element, flag, form, part, space
+from warpsan.ptx.grammar import Form, Opcode, choice, element, flag, form, opcodes, part, space
 from warpsan.ptx.ir import Operand, Vector
 from warpsan.ptx.modifiers import Mods
 from warpsan.ptx.types import PtxType
 
 __all__ = ["ELEMENTS", "WarpProduct", "WmmaMove", "WmmaProduct"]
+
+_SECTION = "Warp-Level Matrix Instructions"
+
+opcodes("mma", Opcode(_SECTION, pipe="tensor", lanes="warp", undefined="followed"))
+opcodes("wmma", Opcode(_SECTION, pipe="tensor", lanes="warp", undefined="used", awaited=True))
 
 ELEMENTS = {
     **dict.fromkeys(("f16", "bf16"), 2),
@@ -65,9 +71,15 @@ class WarpProduct(Form):
     types: tuple[str, ...] = part(_rest)
 
     @property
+    def size(self) -> tuple[int, int, int]:
+        """M, N and K."""
+        rows, columns, depth = map(int, re.findall(r"\d+", self.shape))
+        return rows, columns, depth
+
+    @property
     def depth(self) -> int:
         """K."""
-        return int(self.shape.rpartition("k")[2])
+        return self.size[2]
 
     @property
     def k_blocks(self) -> int:
@@ -106,6 +118,9 @@ class WmmaProduct(Form):
     words: tuple[str, ...] = part(_all_of("sync", "aligned", "m16n16k16"))
     layouts: tuple[str, ...] = part(lambda mods: (mods.choice(("row", "col")), mods.choice(("row", "col"))))
     types: tuple[str, ...] = part(_rest)
+
+    size = 16, 16, 16
+    """M, N and K."""
 
     @property
     def kind(self) -> str:

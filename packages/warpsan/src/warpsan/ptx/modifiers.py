@@ -22,9 +22,9 @@ _WITHOUT_VALUE = {
 """Reasons why special registers have no value, by name prefix: an invented value would be misleading."""
 
 
-def find_handler(table: dict[str, _Entry], instruction: Instruction) -> _Entry | None:
+def find_handler(table: dict[str, _Entry], text: str) -> _Entry | None:
     """The table entry of the longest matching prefix of an instruction's text."""
-    key = instruction.text
+    key = text
     while key and key not in table:
         key = key.rpartition(".")[0]
     return table.get(key)

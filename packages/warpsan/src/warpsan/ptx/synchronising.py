@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 
 from warpsan.ptx.forms import DESCRIPTOR_BYTES, OPERATIONS, SHARED_REDUCTIONS
-from warpsan.ptx.grammar import Form, choice, compute, element, flag, form, groups, part, space
+from warpsan.ptx.grammar import Form, Opcode, choice, compute, element, flag, form, groups, opcodes, part, space
 from warpsan.ptx.ir import Immediate, Operand, TensorAddress, Vector
 from warpsan.ptx.modifiers import Mods
 from warpsan.ptx.types import PtxType
@@ -16,6 +16,8 @@ __all__ = [
     "AsyncCopy",
     "AsyncReduction",
     "AsyncStore",
+    "BarrierReduction",
+    "BlockBarrier",
     "BulkCopy",
     "BulkPrefetch",
     "BulkReduction",
@@ -26,8 +28,12 @@ __all__ = [
     "Mbarrier",
     "MbarrierArrival",
     "MbarrierBytes",
+    "MbarrierFence",
     "MbarrierTest",
+    "MbarrierWait",
+    "MemoryFence",
     "Product",
+    "ProductFence",
     "ProductWait",
     "ProxyFence",
     "RegisterCount",
@@ -36,7 +42,12 @@ __all__ = [
     "TensorMapCopy",
     "TensorMapFence",
     "TensorReduction",
+    "WarpBarrier",
 ]
+
+_SECTION = "Parallel Synchronization and Communication Instructions"
+_COPY = "Data Movement and Conversion Instructions: Asynchronous copy"
+_GROUP_MATRIX, _OTHERS = "Asynchronous Warpgroup-Level Matrix Instructions", "Miscellaneous Instructions"
 
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 _COMPLETES = "mbarrier::complete_tx::bytes"
@@ -44,9 +55,29 @@ _COMPLETES = "mbarrier::complete_tx::bytes"
 # ---- fences ----------------------------------------------------------------------------------------------------------
 
 
-compute("fence", modes=[("", "sc", "acq_rel", "acquire", "release"), _SCOPES], role="orders")
-compute("membar", modes=["cta gl sys"], role="orders")
-compute("fence.mbarrier_init", words="release cluster", role="orders")
+opcodes("fence membar", Opcode(_SECTION, writes=False, effects=True))
+opcodes("griddepcontrol", Opcode(_SECTION, writes=False, effects=True, awaited=True))
+
+
+@form("fence", "membar")
+class MemoryFence(Form):
+    """A fence of release and acquire patterns; ``membar`` is ``fence.sc``, and its scope ``.gl`` is that of the GPU."""
+
+    order: str = part(
+        lambda mods: (
+            "sc"
+            if mods.instruction.opcode == "membar"
+            else mods.choice(("sc", "acq_rel", "acquire", "release"), default="")
+        )
+    )
+    scope: str = part(
+        lambda mods: mods.choice(("cta", "gl", "sys") if mods.instruction.opcode == "membar" else _SCOPES)
+    )
+
+
+@form("fence.mbarrier_init", words=("release", "cluster"))
+class MbarrierFence(Form):
+    """A release of initialised mbarriers to the cluster."""
 
 
 def _visible_spaces(mods: Mods) -> tuple[str, ...]:
@@ -64,7 +95,7 @@ def _visible_spaces(mods: Mods) -> tuple[str, ...]:
     return ("shared",) if releases else ()
 
 
-@form("fence.proxy", "membar.proxy", role="orders")
+@form("fence.proxy", "membar.proxy", unit="proxies")
 class ProxyFence(Form):
     """A fence between the generic proxy and another.
 
@@ -77,7 +108,7 @@ class ProxyFence(Form):
     spaces: tuple[str, ...] = part(_visible_spaces)
 
 
-@form("fence.proxy.tensormap::generic", "membar.proxy.tensormap::generic", role="orders")
+@form("fence.proxy.tensormap::generic", "membar.proxy.tensormap::generic")
 class TensorMapFence(Form):
     """A release of writes to tensor maps, or an acquire of the map at an address."""
 
@@ -101,19 +132,55 @@ class TensorMapCopy(Form):
 
     scope: str = choice(*_SCOPES)
 
+    @property
+    def named_spaces(self) -> frozenset[str]:
+        """As for every form."""
+        return frozenset({"global", "shared"})
+
     def refusal(self, operands: tuple[Operand, ...]) -> str:
         """Another size."""
         _, _, size = operands
         return "" if size == Immediate(DESCRIPTOR_BYTES) else f"the size must be {DESCRIPTOR_BYTES}"
 
 
-compute("griddepcontrol.wait", role="orders")
+compute("griddepcontrol.wait")
 compute("griddepcontrol.launch_dependents")
 
 # ---- barriers and registers ------------------------------------------------------------------------------------------
 
+opcodes("bar barrier", Opcode(_SECTION, pipe="barrier", writes=False, undefined="used", effects=True, awaited=True))
+opcodes("setmaxnreg", Opcode(_OTHERS, lanes="warp", effects=True))
 
-@form("barrier.cluster", role="orders")
+
+@form("bar.warp", "barrier.warp", words=("sync",), sources=0)
+class WarpBarrier(Form):
+    """A barrier of the lanes in a mask, which a warp reaches together."""
+
+
+def _is_aligned(mods: Mods) -> bool:
+    """Whether all threads of a warp execute the barrier together; ``bar`` is ``barrier.aligned``."""
+    return mods.flag("aligned") or mods.instruction.opcode == "bar"
+
+
+@form("bar", "barrier", ends=True)
+class BlockBarrier(Form):
+    """An arrival at a barrier of the block, with a wait or without."""
+
+    action: str = choice("sync", "arrive")
+    cta: bool = flag("cta")
+    aligned: bool = part(_is_aligned)
+
+
+@form("bar.red", "bar.cta.red", "barrier.red", "barrier.cta.red", ends=True)
+class BarrierReduction(Form):
+    """A wait at a barrier of the block that combines a predicate of all threads."""
+
+    operation: str = choice("popc", "and", "or")
+    type: PtxType = part(lambda mods: mods.type(("u32",) if "popc" in mods.instruction.mods else ("pred",)))
+    aligned: bool = part(_is_aligned)
+
+
+@form("barrier.cluster", ends=True)
 class ClusterAction(Form):
     """An arrival at the barrier of a cluster, or a wait for its phase."""
 
@@ -135,7 +202,7 @@ def _register_count(mods: Mods) -> int:
     return number.value
 
 
-@form("setmaxnreg", words=("sync", "aligned", "u32"))
+@form("setmaxnreg", words=("sync", "aligned", "u32"), ends=True)
 class RegisterCount(Form):
     """A request for more registers of each thread, or a release of some."""
 
@@ -145,15 +212,17 @@ class RegisterCount(Form):
 
 # ---- mbarriers -------------------------------------------------------------------------------------------------------
 
+opcodes("mbarrier", Opcode(_SECTION, pipe="barrier", undefined="used", effects=True, awaited=True))
 
-@form("mbarrier.init", "mbarrier.inval", words=("b64",), role="orders")
+
+@form("mbarrier.init", "mbarrier.inval", words=("b64",), unit="mbarriers")
 class Mbarrier(Form):
     """An instruction on the mbarrier at an address in ``space``."""
 
     space: str = space()
 
 
-@form("mbarrier.arrive", "mbarrier.arrive_drop", words=("b64",), role="orders")
+@form("mbarrier.arrive", "mbarrier.arrive_drop", words=("b64",), unit="mbarriers")
 class MbarrierArrival(Mbarrier):
     """Arrivals, with the bytes that the phase also expects."""
 
@@ -163,9 +232,9 @@ class MbarrierArrival(Mbarrier):
     scope: str = choice("cta", "cluster", default="")
 
 
-@form("mbarrier.test_wait", "mbarrier.try_wait", words=("b64",), role="orders")
+@form("mbarrier.test_wait", words=("b64",), unit="mbarriers")
 class MbarrierTest(Mbarrier):
-    """A test of a phase, or a wait for it."""
+    """A test of a phase."""
 
     parity: bool = flag("parity")
     order: str = choice("relaxed", "acquire", default="")
@@ -176,7 +245,12 @@ class MbarrierTest(Mbarrier):
         return "waiting for an mbarrier of another CTA is not allowed" if self.space == "shared::cluster" else ""
 
 
-@form("mbarrier.expect_tx", "mbarrier.complete_tx", words=("b64",), role="orders")
+@form("mbarrier.try_wait", words=("b64",), ends=True, unit="mbarriers")
+class MbarrierWait(MbarrierTest):
+    """A wait for a phase."""
+
+
+@form("mbarrier.expect_tx", "mbarrier.complete_tx", words=("b64",), unit="mbarriers")
 class MbarrierBytes(Mbarrier):
     """Bytes that a phase expects, or bytes that have arrived."""
 
@@ -184,30 +258,32 @@ class MbarrierBytes(Mbarrier):
     scope: str = choice("cta", "cluster", default="")
 
 
-form("mbarrier.pending_count", words=("b64",))(Form)
+form("mbarrier.pending_count", words=("b64",), unit="mbarriers")(Form)
 
 
 # ---- cp.async --------------------------------------------------------------------------------------------------------
 
+opcodes("cp", Opcode(_COPY, pipe="async", writes=False, effects=True, awaited=True))
 
-form("cp.async.commit_group", "cp.async.wait_all", role="copies")(Form)
+
+form("cp.async.commit_group", "cp.async.wait_all", unit="copies")(Form)
 
 
-@form("cp.async.wait_group", role="copies")
+@form("cp.async.wait_group", unit="copies")
 class CopyWait(Form):
     """Waits for all groups but the last ``keep``."""
 
     keep: int = groups()
 
 
-@form("cp.async.mbarrier.arrive", words=("b64",), role="issues")
+@form("cp.async.mbarrier.arrive", words=("b64",), unit="bulk")
 class CopyArrival(Mbarrier):
     """An arrival after the lane's copies so far; without ``expected``, the phase also expects it."""
 
     expected: bool = flag("noinc")
 
 
-@form("cp.async", role="copies")
+@form("cp.async", unit="copies")
 class AsyncCopy(Form):
     """A copy of 4, 8 or 16 bytes from global to shared memory."""
 
@@ -216,6 +292,11 @@ class AsyncCopy(Form):
     source: str = choice("global")
     prefetch: str = choice("L2::64B", "L2::128B", "L2::256B", default="")
     hint: bool = flag("L2::cache_hint")
+
+    @property
+    def named_spaces(self) -> frozenset[str]:
+        """As for every form."""
+        return frozenset({"global", "shared"})
 
     def refusal(self, operands: tuple[Operand, ...]) -> str:
         """A size that does not exist, or too many operands."""
@@ -228,10 +309,10 @@ class AsyncCopy(Form):
 # ---- bulk copies -----------------------------------------------------------------------------------------------------
 
 
-form("cp.async.bulk.commit_group", role="orders")(Form)
+form("cp.async.bulk.commit_group", unit="bulk")(Form)
 
 
-@form("cp.async.bulk.wait_group", role="orders")
+@form("cp.async.bulk.wait_group", unit="bulk")
 class BulkWait(Form):
     """Waits for all bulk groups but the last ``keep``, or only for their reading."""
 
@@ -265,7 +346,7 @@ def _casts(mods: Mods) -> bool:
     return "global" in given and "bulk_group" not in given and mods.flag("multicast::cluster")
 
 
-@form("cp.async.bulk", role="issues")
+@form("cp.async.bulk", unit="bulk")
 class BulkCopy(Form):
     """A copy of bytes.
 
@@ -283,6 +364,16 @@ class BulkCopy(Form):
     way: tuple[str, str] = part(_way)
     casts: bool = part(_casts)
 
+    @property
+    def completes(self) -> bool:
+        """Whether it completes on an mbarrier."""
+        return self.way[0] != "global"
+
+    @property
+    def named_spaces(self) -> frozenset[str]:
+        """As for every form."""
+        return frozenset(each.partition("::")[0] for each in self.way)
+
 
 def _combination(mods: Mods) -> tuple[str, PtxType]:
     within = _COMPLETES in mods.instruction.mods
@@ -299,11 +390,16 @@ def _combination(mods: Mods) -> tuple[str, PtxType]:
     return name, type_
 
 
-@form("cp.reduce.async.bulk", role="issues")
+@form("cp.reduce.async.bulk", unit="bulk")
 class BulkReduction(BulkCopy):
     """A copy of bytes whose elements are combined with the stored ones, by an operation and its type."""
 
     combination: tuple[str, PtxType] = part(_combination)
+
+    @property
+    def access_order(self) -> tuple[str, str]:
+        """Bulk reductions are relaxed operations with the scope of the GPU."""
+        return "relaxed", "gpu"
 
 
 def _box(mods: Mods) -> TensorAddress:
@@ -331,8 +427,13 @@ class TensorBox(Form):
     hint: bool = flag("L2::cache_hint")
     tile: bool = flag("tile")
 
+    @property
+    def named_spaces(self) -> frozenset[str]:
+        """As for every form."""
+        return frozenset({"global"})
 
-@form("cp.async.bulk.tensor", words=("global",), role="issues")
+
+@form("cp.async.bulk.tensor", words=("global",), unit="bulk")
 class TensorCopy(TensorBox):
     """A copy of a box of a tensor, in tile mode.
 
@@ -350,6 +451,16 @@ class TensorCopy(TensorBox):
     space: str = part(_box_space)
     casts: bool = part(_casts)
 
+    @property
+    def completes(self) -> bool:
+        """Whether it completes on an mbarrier."""
+        return not self.stores
+
+    @property
+    def named_spaces(self) -> frozenset[str]:
+        """As for every form."""
+        return frozenset({"global", "shared"})
+
 
 def _box_operation(mods: Mods) -> str:
     if "bulk_group" not in mods.instruction.mods:
@@ -357,11 +468,16 @@ def _box_operation(mods: Mods) -> str:
     return mods.choice(OPERATIONS)
 
 
-@form("cp.reduce.async.bulk.tensor", words=("global",), role="issues")
+@form("cp.reduce.async.bulk.tensor", words=("global",), unit="bulk")
 class TensorReduction(TensorCopy):
     """A store of a box whose elements are combined with those of the tensor."""
 
     operation: str = part(_box_operation)
+
+    @property
+    def access_order(self) -> tuple[str, str]:
+        """Bulk reductions are relaxed operations with the scope of the GPU."""
+        return "relaxed", "gpu"
 
 
 @form("cp.async.bulk.prefetch", words=("L2", "global"))
@@ -370,26 +486,35 @@ class BulkPrefetch(Form):
 
     hint: bool = flag("L2::cache_hint")
 
+    @property
+    def named_spaces(self) -> frozenset[str]:
+        """As for every form."""
+        return frozenset({"global"})
+
 
 # ---- asynchronous stores ---------------------------------------------------------------------------------------------
 
 
-@form("st.async", words=(_COMPLETES,), role="issues")
+@form("st.async", words=(_COMPLETES,), unit="bulk")
 class AsyncStore(Form):
     """A store of one to four values into the shared memory of a cluster."""
 
     weak: bool = flag("weak")
     space: str = choice("shared::cluster", default="")
-    vector: str = choice("v2", "v4", default="v1")
+    vector: int = part(lambda mods: int(mods.choice(("v2", "v4"), default="v1")[1:]))
     type: PtxType = element("b32", "b64", "u32", "u64", "s32", "s64", "f32", "f64")
+
+    @property
+    def width(self) -> int:
+        """Bytes of each lane."""
+        return self.vector * self.type.bytes
 
     def refusal(self, operands: tuple[Operand, ...]) -> str:
         """A wrong number of values, or more than 16 bytes."""
         number = len(operands[1].items) if isinstance(operands[1], Vector) else 1
-        if number != int(self.vector[1:]):
-            return f"expected {self.vector[1:]} values"
-        width = number * self.type.bytes
-        return "" if width <= 16 else f"accesses of {width} bytes are not modelled"
+        if number != self.vector:
+            return f"expected {self.vector} values"
+        return "" if self.width <= 16 else f"accesses of {self.width} bytes are not modelled"
 
 
 def _reduced_type(mods: Mods) -> PtxType:
@@ -397,7 +522,7 @@ def _reduced_type(mods: Mods) -> PtxType:
     return mods.type(SHARED_REDUCTIONS[operation])
 
 
-@form("red.async", words=("relaxed", "cluster", _COMPLETES), role="issues")
+@form("red.async", words=("relaxed", "cluster", _COMPLETES), unit="bulk")
 class AsyncReduction(Form):
     """An atomic update in the shared memory of a cluster."""
 
@@ -405,11 +530,23 @@ class AsyncReduction(Form):
     operation: str = choice(*SHARED_REDUCTIONS)
     type: PtxType = part(_reduced_type)
 
+    @property
+    def access_order(self) -> tuple[str, str]:
+        """As for every form."""
+        return "relaxed", "cluster"
+
+    @property
+    def width(self) -> int:
+        """Bytes of each lane."""
+        return self.type.bytes
+
 
 # ---- products of warpgroups ------------------------------------------------------------------------------------------
 
+opcodes("wgmma", Opcode(_GROUP_MATRIX, pipe="tensor", lanes="warp", undefined="used", effects=True, awaited=True))
 
-@form("wgmma.wait_group", words=("sync", "aligned"), role="orders")
+
+@form("wgmma.wait_group", words=("sync", "aligned"), ends=True, unit="products")
 class ProductWait(Form):
     """Waits for all groups of products but the last ``keep``."""
 
@@ -429,7 +566,7 @@ def _types(mods: Mods) -> tuple[str, ...]:
     return tuple(mods.choice((each,)) for each in [name for name in mods.left if name not in ("sync", "aligned")])
 
 
-@form("wgmma.mma_async", words=("sync", "aligned"), role="orders")
+@form("wgmma.mma_async", words=("sync", "aligned"), ends=True, unit="products")
 class Product(Form):
     """A product.
 
@@ -446,6 +583,15 @@ class Product(Form):
     shape: tuple[int, int] = part(_shape)
     types: tuple[str, ...] = part(_types)
 
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """M, N and K."""
+        return 64, *self.shape
 
-form("wgmma.fence", words=("sync", "aligned"))(Form)
-form("wgmma.commit_group", words=("sync", "aligned"), role="orders")(Form)
+
+@form("wgmma.fence", words=("sync", "aligned"), unit="products")
+class ProductFence(Form):
+    """A fence between accesses to the registers of products and the products."""
+
+
+form("wgmma.commit_group", words=("sync", "aligned"), unit="products")(Form)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from warpsan.engine.rules import MISALIGNED
 from warpsan.host.memory import GLOBAL_BASE, Extent
 from warpsan.ptx.ir import Address, Entry, Instruction, Register, Symbol
-from warpsan.ptx.opcodes import opcode_of
+from warpsan.ptx.opcodes import loads_parameter, opcode_of
 from warpsan.report.hazard_log import Wording, conflicting_access_of
 from warpsan.report.places import Places
 
@@ -95,7 +95,7 @@ def buffer_of(places: Places, instruction: Instruction) -> Extent | None:
         for writer in writers.get(register, ()):
             if opcode_of(writer).passes_pointers:
                 pending += [operand for operand in writer.operands[1:] if isinstance(operand, Register)]
-            elif writer.opcode == "ld" and "param" in writer.mods:
+            elif loads_parameter(writer):
                 extents |= _pointed_to(places, writer)
     return extents.pop() if len(extents) == 1 else None
 

@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from warpsan.engine import layout
-from warpsan.engine.assembler import Assembler, Constant
+from warpsan.engine.assembler import Assembler, Constant, native
 from warpsan.engine.host import HOST_OPERATION, HostCall
 from warpsan.errors import UnsupportedInstruction
 from warpsan.host.system_calls import ARGUMENT_BYTES
+from warpsan.ptx.grammar import Computation
 from warpsan.ptx.ir import Function, Immediate, Instruction, Operand, Register, Symbol, Variable, Vector
 from warpsan.ptx.linking import callee, function_label, is_indirect
 from warpsan.ptx.names import short_name
@@ -23,25 +24,23 @@ from warpsan.ptx.types import TYPES
 from warpsan.semantics.frames import caller_row, circle_of_call, restore_frame, save_frame
 from warpsan.semantics.move import local_load, local_store
 
-__all__ = ["call_words", "return_words"]
+__all__ = ["return_to_calls"]
 
 
-def call_words(asm: Assembler, instruction: Instruction, words: dict[str, int]) -> None:
-    """Append the copies of a call, and set the words of a block that it ends.
+@native("call")
+def _call(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    """Calls of functions that the PTX defines, directly or through a register, and of ``vprintf``, ``__assertfail``,
+    ``malloc`` and ``free``.
 
-    The copies may also write to lanes that do not take part in the call, because these are not in the function.
-
-    Raises
-    ------
-    UnsupportedInstruction
-        For calls that are not modelled.
+    The copies of arguments may also write to lanes that do not take part in the call, because these are not in the
+    function.
     """
     if is_indirect(instruction):
-        _call_through_register(asm, instruction, words)
+        _call_through_register(asm, instruction)
         return
     function = asm.entry.functions.get(callee(instruction))
     if function is None and callee(instruction) in ARGUMENT_BYTES:
-        _call_driver(asm, instruction, words)
+        _call_driver(asm, instruction)
         return
     if function is None:
         name = short_name(callee(instruction))
@@ -50,11 +49,10 @@ def call_words(asm: Assembler, instruction: Instruction, words: dict[str, int]) 
         asm.guard = asm.guard_word(instruction)
     _enter(asm, instruction, function)
     asm.guard = 0
-    words["end"] = layout.END_BRANCH
-    words["target"] = asm.program.block_of_label[function_label(function.name)]
+    asm.end |= {"end": layout.END_BRANCH, "target": asm.program.block_of_label[function_label(function.name)]}
 
 
-def _call_driver(asm: Assembler, instruction: Instruction, words: dict[str, int]) -> None:
+def _call_driver(asm: Assembler, instruction: Instruction) -> None:
     """A call of a function of the driver, by the lanes for which the guard holds. A failed assertion ends the
     launch."""
     name = callee(instruction)
@@ -63,7 +61,7 @@ def _call_driver(asm: Assembler, instruction: Instruction, words: dict[str, int]
     assert isinstance(arguments, Vector)
     _check_bytes(asm, arguments.items, ARGUMENT_BYTES[name])
     if name == "__assertfail":
-        words["end"] = layout.END_STOP
+        asm.end["end"] = layout.END_STOP
     sizes = [_bytes(asm, each) for each in results.items]
     if name == "malloc":
         _check_bytes(asm, results.items, (8,))
@@ -85,12 +83,12 @@ def _check_bytes(asm: Assembler, operands: Sequence[Operand], sizes: tuple[int, 
         raise asm.unsupported(f"expected arguments of {', '.join(map(str, sizes))} bytes")
 
 
-def _call_through_register(asm: Assembler, instruction: Instruction, words: dict[str, int]) -> None:
+def _call_through_register(asm: Assembler, instruction: Instruction) -> None:
     """Each lane calls the function at its address. The launch ends if that function has other parameters, or does
     not exist."""
     address, number = asm.source(instruction.operands[1], "u64"), asm.temporary(32)
     _set(asm, number, -1)
-    words["end"], words["end_a"], words["end_d"] = layout.END_INDEXED, number, address
+    asm.end |= {"end": layout.END_INDEXED, "end_a": number, "end_d": address}
     reached = [asm.entry.functions[name] for name in asm.entry.targets]
     targets = [function for function in reached if _suits(asm, instruction, function)]
     guard = asm.guard_word(instruction)
@@ -107,7 +105,7 @@ def _call_through_register(asm: Assembler, instruction: Instruction, words: dict
         else:
             asm.end_with(unlike)
         asm.guard = 0
-    words["end_b"], words["end_c"] = len(asm.lists), len(targets)
+    asm.end |= {"end_b": len(asm.lists), "end_c": len(targets)}
     asm.lists += [asm.program.block_of_label[function_label(function.name)] for function in targets]
 
 
@@ -137,8 +135,9 @@ def _set(asm: Assembler, row: int, value: int) -> None:
     asm.lanewise("mov.b32", lambda x: x, [row], [asm.number(value, "u32")], ["b32"], ["b32"])
 
 
-def return_words(asm: Assembler, instruction: Instruction, words: dict[str, int]) -> None:
-    """Append the copies of a return for each call of its function, and set the words of a block that it ends."""
+def return_to_calls(asm: Assembler, instruction: Instruction) -> None:
+    """Append the copies of a return for each call of its function, and set the words of the block that it
+    ends."""
     (name, *_) = instruction.operands
     assert isinstance(name, Symbol)
     function, guard = asm.entry.functions[name.name], asm.guard_word(instruction)
@@ -162,8 +161,8 @@ def return_words(asm: Assembler, instruction: Instruction, words: dict[str, int]
         asm.guard = 0
         ends = [block.end.pc if block.end is not None else -1 for block in asm.program.blocks]
         resumes.append(ends.index(pc) + 1)
-    words["end"], words["end_a"], words["end_d"] = layout.END_INDEXED, caller, -1
-    words["end_b"], words["end_c"] = len(asm.lists), len(resumes)
+    asm.end |= {"end": layout.END_INDEXED, "end_a": caller, "end_d": -1}
+    asm.end |= {"end_b": len(asm.lists), "end_c": len(resumes)}
     asm.lists += resumes
 
 

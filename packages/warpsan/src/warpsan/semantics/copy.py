@@ -38,7 +38,7 @@ def _commit_group(asm: Assembler, instruction: Instruction, form: Form) -> None:
 def _wait(asm: Assembler, instruction: Instruction, form: Form) -> None:
     """Completes all copies of the lane, or those of all groups but the last few."""
     keep = form.keep if isinstance(form, CopyWait) else -1
-    asm.record(NativeOperation("cp.async.wait", lambda code: code.hand_over(wait_for_copies)), [keep])
+    asm.call("cp.async.wait", wait_for_copies, [keep])
 
 
 @native("cp.async")

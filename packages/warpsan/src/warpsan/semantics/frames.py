@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from warpsan.engine.assembler import Assembler, Constant
 from warpsan.engine.frames import pop_frame, push_frame
-from warpsan.engine.operation import NativeOperation
 from warpsan.host.variables import circle_frames
 from warpsan.ptx.ir import Function, Instruction
 from warpsan.ptx.linking import function_label
@@ -34,12 +33,12 @@ def circle_of_call(asm: Assembler, instruction: Instruction, function: Function)
 
 def save_frame(asm: Assembler, circle: frozenset[str]) -> None:
     """Append the record of a call within a call cycle."""
-    asm.record(NativeOperation("frame.push", lambda code: code.hand_over(push_frame)), [_frame(asm, circle)])
+    asm.call("frame.push", push_frame, [_frame(asm, circle)])
 
 
 def restore_frame(asm: Assembler, circle: frozenset[str]) -> None:
     """Append the record of a return into a call cycle."""
-    asm.record(NativeOperation("frame.pop", lambda code: code.hand_over(pop_frame)), [_frame(asm, circle)])
+    asm.call("frame.pop", pop_frame, [_frame(asm, circle)])
 
 
 def _frame(asm: Assembler, circle: frozenset[str]) -> int:

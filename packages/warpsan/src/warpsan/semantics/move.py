@@ -337,4 +337,4 @@ def _griddepcontrol(asm: Assembler, instruction: Instruction, form: Form) -> Non
     """Launches run one after the other, so the grids that a grid depends on are complete; a check uses the accesses
     after it."""
     if form.name == "griddepcontrol.wait" and asm.checked:
-        asm.record(NativeOperation("griddepcontrol.wait", lambda code: code.hand_over(wait_for_grids)), [])
+        asm.call("griddepcontrol.wait", wait_for_grids, [])

@@ -13,8 +13,9 @@ from warpsan.ptx.ir import Instruction
 from warpsan.ptx.synchronising import AsyncReduction, BulkReduction, TensorReduction
 from warpsan.ptx.types import TYPES, PtxType
 from warpsan.semantics.atomic import update_of
-from warpsan.semantics.bulk import box_operands, bytes_operands, shared_address
+from warpsan.semantics.bulk import box_operands, bytes_operands
 from warpsan.semantics.floating import is_half
+from warpsan.semantics.mbarriers import shared_address
 from warpsan.semantics.move import without_policy
 
 __all__: list[str] = []
@@ -55,7 +56,7 @@ def _bytes(asm: Assembler, instruction: Instruction, form: BulkReduction) -> Non
     combine = type_.bytes << 16 | asm.number_of(_combination(asm, name, type_)) + 1
     words = bytes_operands(asm, instruction, operands, form.way, combine)
     operation, function = ("red.shared::cluster.bulk", copy_within) if within else ("bulk.store", store_bytes)
-    asm.record(NativeOperation(operation, lambda code: code.hand_over(function)), words)
+    asm.call(operation, function, words)
 
 
 @native("red.async")
@@ -79,4 +80,4 @@ def _box(asm: Assembler, instruction: Instruction, form: TensorReduction) -> Non
     begin = len(asm.lists)
     asm.lists += numbers
     words = box_operands(asm, instruction, form, operands, begin)
-    asm.record(NativeOperation("tensor.store", lambda code: code.hand_over(store_box)), words)
+    asm.call("tensor.store", store_box, words)

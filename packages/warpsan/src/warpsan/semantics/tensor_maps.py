@@ -66,7 +66,7 @@ def _copy(asm: Assembler, instruction: Instruction, form: TensorMapCopy) -> None
     asm.guard = guard
     if asm.checked:
         operands = [0, 0, min(LEVELS[form.scope], SAME_GPU), 0]
-        asm.record(NativeOperation("fence.maps", lambda code: code.hand_over(fence_maps)), operands)
+        asm.call("fence.maps", fence_maps, operands)
 
 
 def _first_lane(code: OperationCode) -> None:

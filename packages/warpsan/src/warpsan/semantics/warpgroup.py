@@ -16,14 +16,14 @@ from warpsan.engine.numeric import widened
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.products import commit_products, fence_products, look_at_registers
 from warpsan.numerics.tensor_cores import rule_of
-from warpsan.ptx.grammar import Form, form_of, has_form
+from warpsan.ptx.grammar import Form, form_of, known_form
 from warpsan.ptx.ir import Entry, Immediate, Instruction, Operand, Register, Vector
-from warpsan.ptx.synchronising import Product
+from warpsan.ptx.synchronising import Product, ProductWait
 from warpsan.semantics.factors import Factor, as_factor, store_factors, store_fragments
 from warpsan.semantics.integer_sums import IntegerSum
 from warpsan.semantics.sums import ALTERNATING, TileSum, stacked, store_half
 
-__all__ = ["EIGHT_BITS", "Numbers", "look_at_sets", "product_list", "product_sets", "set_words"]
+__all__ = ["EIGHT_BITS", "Numbers", "end_with_products", "look_at_sets", "product_sets", "set_words"]
 
 _DEPTH = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u8": 32}
 EIGHT_BITS = ("e4m3", "e5m2")
@@ -136,7 +136,24 @@ class Numbers:
 FLOATS = Numbers("", as_factor, _product)
 
 
-def product_list(asm: Assembler, instruction: Instruction, numbers: Numbers | None = None) -> list[int]:
+@native("wgmma.mma_async")
+def _mma_async(asm: Assembler, instruction: Instruction, form: Product) -> None:
+    end_with_products(asm, instruction, None)
+
+
+def end_with_products(asm: Assembler, instruction: Instruction, numbers: Numbers | None) -> None:
+    """Set the words of the block that a product ends; ``numbers`` are those of a ring."""
+    content = _product_list(asm, instruction, numbers)
+    asm.end |= {"end": layout.END_WGMMA, "end_a": len(asm.lists), "end_pc": instruction.pc}
+    asm.lists += content
+
+
+@native("wgmma.wait_group")
+def _wait_products(asm: Assembler, instruction: Instruction, form: ProductWait) -> None:
+    asm.end |= {"end": layout.END_WGMMA_WAIT, "end_a": form.keep}
+
+
+def _product_list(asm: Assembler, instruction: Instruction, numbers: Numbers | None) -> list[int]:
     """The words of a wgmma.mma_async (:mod:`~warpsan.engine.layout`).
 
     Raises
@@ -210,8 +227,9 @@ def product_sets(entry: Entry) -> ProductSets:
     fragments of A, and their numbers."""
     sets: dict[tuple[tuple[str, ...], str], int] = {}
     for instruction in entry.instructions:
-        if has_form(instruction, Product):
-            for operand, kind in zip(instruction.operands[:2], (*instruction.mods[-3:-2], ""), strict=False):
+        form = known_form(instruction, Product)
+        if form is not None:
+            for operand, kind in zip(instruction.operands[:2], (form.types[0], ""), strict=True):
                 if isinstance(operand, Vector):
                     names = tuple(item.name for item in operand.items if isinstance(item, Register))
                     sets.setdefault((names, kind), len(sets))
@@ -265,7 +283,7 @@ def look_at_sets(asm: Assembler, instructions: Sequence[Instruction]) -> None:
         sets |= sets_used(asm, instruction)
     if sets:
         asm.looks[len(asm.records)] = tuple(each.pc for each in instructions)
-        asm.record(NativeOperation("wgmma.registers", lambda code: code.hand_over(look_at_registers)), set_words(sets))
+        asm.call("wgmma.registers", look_at_registers, set_words(sets))
 
 
 def _names(asm: Assembler, operand: Operand, number: int) -> tuple[str, ...]:
@@ -281,6 +299,6 @@ def _names(asm: Assembler, operand: Operand, number: int) -> tuple[str, ...]:
 def _fence(asm: Assembler, instruction: Instruction, form: Form) -> None:
     """``wgmma.fence`` orders accesses to registers, which are never delayed here: only the checks use it."""
     if form.name == "wgmma.commit_group":
-        asm.record(NativeOperation("wgmma.commit_group", lambda code: code.hand_over(commit_products)), [])
+        asm.call("wgmma.commit_group", commit_products, [])
     elif asm.checked:
-        asm.record(NativeOperation("wgmma.fence", lambda code: code.hand_over(fence_products)), [])
+        asm.call("wgmma.fence", fence_products, [])

@@ -30,6 +30,8 @@ from warpsan.engine.watch.undefined_global import (
     update_undefined,
 )
 from warpsan.host.memory import LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS
+from warpsan.ptx.accesses import LoadStore
+from warpsan.ptx.grammar import Form, form_of
 from warpsan.ptx.ir import Instruction
 from warpsan.semantics.global_marks import check_global
 from warpsan.semantics.homes import keep_in_buffer
@@ -139,7 +141,7 @@ def strong_effect(asm: Assembler, instruction: Instruction) -> int:
 def _excuse(asm: Assembler) -> None:
     """Append the record by which a volatile load of data acquires the releases that its warp has observed: no cache
     holds that data (CUDA C++ Programming Guide, "Memory Fence Functions", the example of the last block)."""
-    asm.record(NativeOperation("fence.memory", lambda code: code.hand_over(watch.fence_memory)), [1, 0, SAME_GPU, 0])
+    asm.call("fence.memory", watch.fence_memory, [1, 0, SAME_GPU, 0])
 
 
 @dataclass(frozen=True)
@@ -280,7 +282,8 @@ def _check(
     access: Access | None,
 ) -> None:
     width, copies = place.width, instruction.opcode == "cp"
-    constant = instruction.opcode == "ld" and "nc" in instruction.mods
+    form = form_of(instruction, Form)
+    constant = isinstance(form, LoadStore) and "nc" in form.hints
     # Whether a product uses all of its operands is unknown.
     track_unwritten_global = (
         asm.track_unwritten_global and does in _UNDEFINED and not (instruction.opcode == "wmma" and does == "load")

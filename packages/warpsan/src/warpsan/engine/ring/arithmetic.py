@@ -262,7 +262,7 @@ def _integers(asm: RingAssembler, instruction: Instruction, form: Form) -> bool:
     types = types_of(instruction)
     if not computed or _moves_codes(instruction) or not types or types[-1].bits != 32 or types[-1].kind == "pred":
         return False
-    handler = find_handler(HANDLERS, instruction)
+    handler = find_handler(HANDLERS, instruction.text)
     if handler is None or not isinstance(target, Register):
         return False
     rows = [asm.source(each, "b32") for each in computed]

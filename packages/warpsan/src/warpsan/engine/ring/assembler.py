@@ -67,19 +67,16 @@ class RingAssembler(Assembler):
                 )
         return super().source(operand, type_)
 
-    def instruction(self, instruction: Instruction) -> None:
-        """Append the records of an instruction.
+    def handle(self, instruction: Instruction) -> None:
+        """Append the records of the current instruction, and set the words of the block that it ends.
 
         Raises
         ------
         NotNative, UnsupportedInstruction
         """
-        handler = find_handler(RING_HANDLERS, instruction)
-        if handler is not None:
-            self.begin(instruction)
-            if handler(self, instruction, form_of(instruction, Form)):
-                return
-        super().instruction(instruction)
+        handler = find_handler(RING_HANDLERS, instruction.text)
+        if handler is None or not handler(self, instruction, form_of(instruction, Form)):
+            super().handle(instruction)
 
     @property
     def suffix(self) -> str:

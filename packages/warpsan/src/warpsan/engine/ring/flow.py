@@ -71,7 +71,8 @@ def flow_of(entry: Entry) -> CodeFlow:
     as_float = {
         name
         for each in entry.instructions
-        if ("f32" in each.mods and each.opcode in (*_COMPUTED, "setp", "selp", "cvt")) or _moved_to_float(entry, each)
+        if (each.opcode in (*_COMPUTED, "setp", "selp", "cvt") and TYPES["f32"] in types_of(each))
+        or _moved_to_float(entry, each)
         for name in registers_read(each)
     } | _only_stored(entry, writers)
     moves = [each for each in entry.instructions if each.text == "mov.b32" and len(registers_written(each)) == 1]
@@ -104,7 +105,7 @@ def _only_stored(entry: Entry, writers: dict[str, list[Instruction]]) -> set[str
 
 def _moved_to_float(entry: Entry, instruction: Instruction) -> bool:
     """Whether an instruction moves bits to a .f32 register."""
-    if instruction.opcode != "mov" or "b32" not in instruction.mods:
+    if instruction.opcode != "mov" or TYPES["b32"] not in types_of(instruction):
         return False
     return any(entry.registers[name] is TYPES["f32"] for name in registers_written(instruction))
 

@@ -15,14 +15,15 @@ from warpsan.engine.ring.assembler import RingAssembler, algebraic
 from warpsan.engine.ring.words import RingWords
 from warpsan.ptx.ir import Instruction, Operand
 from warpsan.ptx.matrices import ELEMENTS, WarpProduct, WmmaProduct
+from warpsan.ptx.synchronising import Product
 from warpsan.semantics.factors import Factor
 from warpsan.semantics.integer_sums import IntegerSum
 from warpsan.semantics.matrix import store_operands
 from warpsan.semantics.sums import TileSum, stacked
 from warpsan.semantics.warp import needs_whole_warp
-from warpsan.semantics.warpgroup import EIGHT_BITS, Numbers
+from warpsan.semantics.warpgroup import EIGHT_BITS, Numbers, end_with_products
 
-__all__ = ["warpgroup_numbers"]
+__all__: list[str] = []
 
 _GROUP, _COLUMNS = 4, 8
 """Rows whose sums are computed together, and columns of a tile."""
@@ -132,13 +133,13 @@ def _wmma(asm: RingAssembler, instruction: Instruction, form: WmmaProduct) -> bo
     return True
 
 
-def warpgroup_numbers(words: RingWords) -> Numbers:
-    """The operations of wgmma."""
-
+@algebraic("wgmma.mma_async")
+def _mma_async(asm: RingAssembler, instruction: Instruction, form: Product) -> bool:
     def product(tile: TileSum | IntegerSum) -> NativeOperation:
-        return _warpgroup_product(words, tile.depth)
+        return _warpgroup_product(asm.words, tile.depth)
 
-    return Numbers(f"{words.ring.arithmetic}.", _factors(words), product)
+    end_with_products(asm, instruction, Numbers(f"{asm.words.ring.arithmetic}.", _factors(asm.words), product))
+    return True
 
 
 def _warpgroup_product(words: RingWords, deep: int) -> NativeOperation:
