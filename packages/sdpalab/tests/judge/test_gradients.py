@@ -271,6 +271,6 @@ def test_a_bundle_of_gradients_verifies(tmp_path: Path, cli_here: Callable[..., 
     assert done.returncode == 0, done.stderr
     (archive,) = (tmp_path / "bundle").glob("*.tar.gz")
     assert cli_here("verify", str(archive)).returncode == 0
-    refused = cli_here("bench", "flash", "--task", "backward")
+    refused = cli_here("torch-matrix", str(tmp_path / "mine.py:mine"), "--task", "backward")
     assert refused.returncode == 2
     assert "forward problems only" in refused.stderr

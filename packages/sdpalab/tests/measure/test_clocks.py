@@ -103,12 +103,13 @@ class _Events:
             self.us += self._stream
 
     def Stream(self) -> Any:
-        return SimpleNamespace(wait_stream=lambda other: None)
+        return SimpleNamespace(wait_stream=lambda other: None, settled=False)
 
     def current_stream(self) -> Any:
         return None
 
     def stream(self, side: Any) -> Any:
+        side.settled = True
         return nullcontext()
 
     def synchronize(self) -> None:
@@ -126,7 +127,8 @@ class _Events:
         return graph
 
     @contextmanager
-    def graph(self, captured: Any) -> Iterator[None]:
+    def graph(self, captured: Any, stream: Any) -> Iterator[None]:
+        assert stream.settled, "a backward pass is captured on the stream of its forward pass alone"
         self.capturing = captured.calls
         yield
         self.capturing = None

@@ -80,20 +80,42 @@ def test_a_small_output_is_held_against_the_judges_rule() -> None:
     subject = peer_subject(PEERS[0], outputs, torch.device("cpu"))
     subject.call()
     assert subject.check() == ""
-    assert check(outputs.inputs.q).startswith("INCORRECT")
-    assert check(outputs.inputs.q[:, :, :8]) == "it is float16 (1, 1, 8, 64), not float16 (1, 1, 32, 64)"
+    assert check({"o": outputs.inputs.q}).startswith("INCORRECT")
+    assert check({"o": outputs.inputs.q[:, :, :8]}) == "the output is float16 (1, 1, 8, 64), not float16 (1, 1, 32, 64)"
     subject.overwrite_output()
     assert subject.check().startswith("NOT_FINITE")
+
+
+def test_gradients_are_all_held_against_the_rule() -> None:
+    """Each of the three is checked, overwritten, and judged in full where O is sampled."""
+    problem = Problem(1, 2, 40, 32, kv_heads=1, causal=True, task="backward")
+    outputs = outputs_of(problem)
+    subject = peer_subject(PEERS[0], outputs, torch.device("cpu"))
+    subject.call()
+    assert subject.check() == ""
+    gradients = {
+        name: each.reference.astype(np.float16) for name, each in outputs.references.expected(UNDECLARED).items()
+    }
+    assert OutputCheck(outputs)(gradients) == ""
+    for name in gradients:
+        wrong = {**gradients, name: gradients[name] * np.float16(1.1)}
+        assert OutputCheck(outputs)(wrong).startswith(f"INCORRECT: {name}: ")
+    assert OutputCheck(outputs)({"dq": gradients["dq"], "dk": gradients["dk"]}) == (
+        "dv is nothing, not float16 (1, 1, 40, 32)"
+    )
+    subject.overwrite_output()
+    assert subject.check().startswith("NOT_FINITE: dq: ")
+    assert Outputs(LARGE.with_(task="backward", batch=1, heads=1), outputs.inputs).references.rows is None
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_large_output_that_is_right_passes(causal: bool) -> None:
     outputs = outputs_of(LARGE.with_(causal=causal))
     out = right(outputs)
-    assert OutputCheck(outputs)(out) == ""
+    assert OutputCheck(outputs)({"o": out}) == ""
     again = out.copy()
     again[0, 1, 77, 3] = np.nextafter(again[0, 1, 77, 3], np.float16(np.inf))
-    assert OutputCheck(outputs)(again) == ""
+    assert OutputCheck(outputs)({"o": again}) == ""
 
 
 def test_a_wrong_row_of_the_sample_is_found() -> None:
@@ -104,7 +126,7 @@ def test_a_wrong_row_of_the_sample_is_found() -> None:
     for row in (0, int(rows[50]), LARGE.seq_q - 1):
         wrong = out.copy()
         wrong[0, 1, row] *= np.float16(1.1)
-        reason = OutputCheck(outputs)(wrong)
+        reason = OutputCheck(outputs)({"o": wrong})
         assert reason.startswith(f"INCORRECT in {SAMPLED_ROWS} sampled rows of each head: ")
         assert reason.endswith(f"the worst row is (b=0, h=1, i={row})")
 
@@ -120,7 +142,8 @@ def test_an_element_that_is_not_finite_is_found_anywhere() -> None:
     wrong, row = right(outputs), outside(outputs)
     wrong[0, 0, row, 5] = np.nan
     assert (
-        OutputCheck(outputs)(wrong) == f"NOT_FINITE: 1 of {wrong.size} elements, the first at (b=0, h=0, i={row}, d=5)"
+        OutputCheck(outputs)({"o": wrong})
+        == f"NOT_FINITE: 1 of {wrong.size} elements, the first at (b=0, h=0, i={row}, d=5)"
     )
 
 
@@ -129,12 +152,12 @@ def test_a_wrong_row_outside_the_sample_is_found_by_another_subjects_output() ->
     out, row = right(outputs), outside(outputs)
     wrong = out.copy()
     wrong[0, 1, row] = 0
-    assert OutputCheck(outputs)(wrong) == "", "nothing but the sample is known of the first output"
+    assert OutputCheck(outputs)({"o": wrong}) == "", "nothing but the sample is known of the first output"
     # The second is right where it differs from the first, and a third one is not.
-    assert OutputCheck(outputs)(out) == ""
+    assert OutputCheck(outputs)({"o": out}) == ""
     other = out.copy()
     other[0, 0, row] = 0
-    reason = OutputCheck(outputs)(other)
+    reason = OutputCheck(outputs)({"o": other})
     assert reason.startswith("INCORRECT in a row that differs from another subject's: max_abs ")
     assert f"(b=0, h=0, i={row}, " in reason
 
@@ -156,7 +179,7 @@ def test_references_are_computed_once_for_all_subjects(problem: Problem, monkeyp
     outputs = outputs_of(problem)
     out = right(outputs)
     for numerics in (None, None, Numerics(), Numerics()):
-        assert OutputCheck(outputs, numerics)(out) == ""
+        assert OutputCheck(outputs, numerics)({"o": out}) == ""
     # Peers take both orders of normalising; the kernels take the one that they declare.
     assert sorted(computed) == ["attention_float64", *["intended_output"] * 3, "torch_output"]
 

@@ -113,7 +113,11 @@ def wrong(peer: Peer, problem: Problem) -> str:
 @pytest.mark.parametrize("name", ["torch", "torch flash", "torch math"])
 @pytest.mark.parametrize(
     "problem",
-    [Problem(2, 4, 40, 64), Problem(1, 4, 24, 32, kv_heads=2, dtype="bfloat16", causal=True, scale=0.3)],
+    [
+        Problem(2, 4, 40, 64),
+        Problem(1, 4, 24, 32, kv_heads=2, dtype="bfloat16", causal=True, scale=0.3),
+        Problem(1, 4, 24, 32, kv_heads=2, causal=True, task="backward"),
+    ],
     ids=lambda problem: problem.label,
 )
 def test_torchs_backends_compute_what_they_are_asked(name: str, problem: Problem) -> None:
@@ -148,6 +152,7 @@ FEATURES = [
     Problem(1, 4, 24, 64, alibi_slopes=True, causal=True),
     Problem(2, 2, 24, 64, attn_mask="float:B,H", causal=True),
     Problem(2, 2, 24, 64, attn_mask="bool:B,1", kv_lengths=(24, 20)),
+    Problem(1, 4, 24, 64, kv_heads=2, causal=True, window_size=(6, 0), task="backward"),
 ]
 
 
@@ -181,7 +186,7 @@ def test_an_adapter_that_drops_a_window_is_wrong() -> None:
     problem = FEATURES[0]
     outputs = Outputs(problem, make_inputs(problem))
     call = peer.prepared(problem.with_(window_size=None), outputs.inputs, *map(to_torch, outputs.inputs.qkv))
-    assert "INCORRECT" in outputs.wrong(from_torch(call()), UNDECLARED)
+    assert "INCORRECT" in outputs.wrong({"o": from_torch(call())}, UNDECLARED)
 
 
 def test_the_rule_finds_a_wrong_adapter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,3 +98,20 @@ def test_windows_caps_and_lengths_are_timed_beside_torch_with_a_mask(standin: St
         assert measurements["flash"]["status"] == "MEASURED", measurements["flash"]["reason"]
     capped = standin.cli("bench", "flash", "--shape", "1,1,64,64", "--softcap", "20", "--peer", "torch", timeout=900)
     assert "not measured: torch is called without softcap here" in capped.stdout
+
+
+@pytest.mark.slow
+def test_gradients_are_timed_beside_torchs_backward_pass(standin: StandIn, tmp_path: Path) -> None:
+    """All three gradients are checked on both clocks, and TFLOPS count five products."""
+    out = tmp_path / "bench.json"
+    options = ("--peer", "torch", "--clock", "gpu", "--clock", "eager", "--seconds", "15", "--json", out)
+    done = standin.cli("bench", "flash_backward", "--task", "backward", "--shape", "1,1,64,64", *options, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads(out.read_text())
+    assert [result["problem"]["task"] for result in record["results"]] == ["backward"] * 6
+    for result in record["results"]:
+        measurements = {each["name"]: each for each in result["measurements"]}
+        assert set(measurements) == {"torch", "flash_backward", "empty kernel"}
+        for name in ("torch", "flash_backward"):
+            assert measurements[name]["status"] == "MEASURED", measurements[name]["reason"]
+            assert measurements[name]["checks"] >= 2

@@ -76,7 +76,7 @@ def bench(
     from sdpalab.measure.timing_gate import NOT_BUILT, judge_for_timing
 
     console = console_and_subject(json, ", ".join(kernel or ()))
-    problems = problems_of(shape, described)
+    problems = problems_of(shape, described, layouts=False)
     clocks, peers, rule = _clocks(clock), peers_named(peer or ()), StoppingRule(seconds=seconds)
     settings, folders = parse_settings(knobs), include_dirs_of(include, *(kernel or ()))
     with ExitStack() as processes:

@@ -66,7 +66,7 @@ def build(
     from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
 
     console = console_and_subject(json, kernel or "")
-    problems = problems_of(shape, described, any_problem=True)
+    problems = problems_of(shape, described)
     if every:
         if kernel is not None or settings or include:
             unfit = kernel or ("--set" if settings else "--include")

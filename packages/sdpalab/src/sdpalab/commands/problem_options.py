@@ -82,7 +82,12 @@ _OF_ANY_PROBLEM = ("dtype", "causal", "task", "layout")
 
 
 def problems_of(
-    shapes: Sequence[str] | None, options: ProblemOptions, *, default: str | None = "mission", any_problem: bool = False
+    shapes: Sequence[str] | None,
+    options: ProblemOptions,
+    *,
+    default: str | None = "mission",
+    gradients: bool = True,
+    layouts: bool = True,
 ) -> list[Problem]:
     """The problems of all ``--shape`` options, with the other options; without a shape those of ``default``.
 
@@ -91,12 +96,12 @@ def problems_of(
     ProblemError
         If the problem is impossible.
     UserError
-        Without a shape and a default, if an option requires a shape; or, unless ``any_problem``, for
-        ``--task backward`` or a ``--layout``.
+        Without a shape and a default, if an option requires a shape; for ``--task backward`` unless ``gradients``, and
+        for a ``--layout`` unless ``layouts``.
     """
-    if options.task not in (None, "forward") and not any_problem:
+    if options.task not in (None, "forward") and not gradients:
         raise UserError(f"this command takes forward problems only, not --task {options.task}: judge takes both")
-    if options.layout not in (None, "dense") and not any_problem:
+    if options.layout not in (None, "dense") and not layouts:
         raise UserError(f"this command takes dense problems only, not --layout {options.layout}: judge takes all")
     given = [name for name in options.given if name not in _OF_ANY_PROBLEM]
     if not shapes and default is None and given:

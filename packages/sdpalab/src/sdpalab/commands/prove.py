@@ -87,7 +87,7 @@ def _problems(texts: Sequence[str] | None, file: Path | None, described: Problem
         names = " and ".join(f"--{name.replace('_', '-')}" for name in described.given)
         raise UserError(f"{names} is for --shape; in a file each line has its own")
     default = None if file is not None else "mission"
-    problems = problems_of(texts, described, default=default)
+    problems = problems_of(texts, described, default=default, layouts=False)
     listed = read_workload(file) if file is not None else ()
     return tuple(dict.fromkeys([*problems, *listed]))
 

@@ -60,7 +60,7 @@ def sanitize(
         from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
         from sdpalab.judge.sanitize import sanitize_kernel, small_problems
 
-        given = problems_of(shape, described, default=None, any_problem=True)
+        given = problems_of(shape, described, default=None)
         if kernel.endswith((".ptx", ".cu")):
             if shape or described.given or settings or arch or include:
                 raise UserError(

@@ -56,7 +56,7 @@ def torch_matrix(
     from sdpalab.torch_matrix import conclude, run_matrix
 
     console = console_and_subject(json, kernel)
-    specs = _cases(problems_of(shape, described, default=None), described, seed)
+    specs = _cases(problems_of(shape, described, default=None, gradients=False, layouts=False), described, seed)
     start = time.monotonic()
     with progress_console().status(kernel) as status:
         rows = run_matrix(

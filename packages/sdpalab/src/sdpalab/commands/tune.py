@@ -75,7 +75,7 @@ def tune(
     console_for(t4, option="--t4")
     progress = progress_console()
     folders = include_dirs_of(include, kernel)
-    problems = problems_of(shape, described)
+    problems = problems_of(shape, described, layouts=False)
     path = log or default_log(kernel, gpu or (), problems, resume=resume)
     head = [f"log: {path}"]
 

@@ -59,7 +59,7 @@ def judged_kernel(
 def prepare(subject: JudgedKernel, gpu: GpuExecutor | None, large: Sequence[Problem]) -> PreparedKernel:
     """Choose the cases of one kernel, and build it.
 
-    The cases are those of level quick, and small problems that execute its code for the ``large`` ones.
+    The cases are those of level quick for its task, and small problems that execute its code for the ``large`` ones.
 
     Raises
     ------
@@ -70,12 +70,13 @@ def prepare(subject: JudgedKernel, gpu: GpuExecutor | None, large: Sequence[Prob
     from sdpalab.judge.cases import cases_for
     from sdpalab.judge.same_code import cases_with_same_code
 
-    kernel, specs = subject.kernel, cases_for("quick")
+    kernel = subject.kernel
     if kernel is None:
-        return PreparedKernel(gpu.arch if gpu else None, specs)
+        return PreparedKernel(gpu.arch if gpu else None, cases_for("quick"))
+    specs = cases_for("quick", task=kernel.task)
     arch = gpu.arch if gpu else kernel.default_arch
     sms = gpu.sms if gpu else default_sms(arch)
-    covering = cases_with_same_code(kernel, None, large, sms=sms)
+    covering = cases_with_same_code(kernel, None, [problem.with_(task=kernel.task) for problem in large], sms=sms)
     specs = (*specs, *covering.specs)
     # Further claims are judged, but neither shown nor checked by the static gate.
     asked = {spec.problem for spec in specs if not spec.claim}

@@ -22,7 +22,7 @@ from sdpalab.judge.same_code import cases_with_same_code
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels import equivalent
 from sdpalab.kernels.kernel import Config, Kernel
-from sdpalab.kernels.registry import KERNELS, get, needs
+from sdpalab.kernels.registry import SHIPPED, get, needs
 from sdpalab.kernels.userfile import is_user_file
 from sdpalab.packing import Packing
 from sdpalab.problem import MISSION, Problem
@@ -270,12 +270,13 @@ def _attempts(
     skipped = []
     chosen = list(named)
     if not named:
-        for name in KERNELS:
-            why = needs(name) or why_not_exact(name, str(get(name).default_config))
-            if why:
-                skipped.append(why)
-            else:
-                chosen.append(get(name))
+        tasks = {problem.task for problem in problems}
+        for name in SHIPPED:
+            why = needs(name)
+            if why is None and get(name).task in tasks:
+                why = why_not_exact(name, str(get(name).default_config))
+                chosen += [get(name)] if why is None else []
+            skipped += [why] if why else []
     attempts = []
     for kernel in chosen:
         refused = kernel.why_not_on(executor.arch)
@@ -373,7 +374,7 @@ def sample(kernel: Kernel, config: Config, problem: Problem, small: Problem, exe
     try:
         result = executor.run(kernel.launch_plan(problem, config, sms=executor.sms), packing.pack(inputs.arrays))
         damage = [*result.hazards, *(f"it wrote to its input {name}" for name in result.changed_inputs)]
-        wrong = "; ".join(damage) or outputs.wrong(packing.unpack(result.outputs)["o"], numerics)
+        wrong = "; ".join(damage) or outputs.wrong(packing.unpack(result.outputs), numerics)
     except KernelFault as error:
         wrong = str(error)
     chosen = outputs.references.rows

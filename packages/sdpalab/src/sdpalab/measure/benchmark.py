@@ -129,7 +129,7 @@ def benchmark(
     outputs = outputs or Outputs(problem, make_inputs(problem, kind, seed), seed)
     inputs = outputs.inputs
     rotated = l2 is L2State.COLD and clock is not ClockKind.STREAM
-    copies = copies_beyond_l2(inputs.q.nbytes + inputs.k.nbytes + inputs.v.nbytes, device.l2_bytes) if rotated else 1
+    copies = copies_beyond_l2(sum(array.nbytes for array in inputs.arrays.values()), device.l2_bytes) if rotated else 1
     watch, gpu = watch_for(device.uuid), gpu_of_device(device.name)
     floor = partial(check_floor, problem=problem, gpu=gpu, l2=l2, sm_clock_mhz=watch.most_mhz)
     makers: list[tuple[str, Callable[[], Subject]]] = [

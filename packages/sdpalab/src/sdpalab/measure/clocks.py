@@ -120,14 +120,14 @@ class GraphClock:
                 call()
             us = _between_events(call, _ESTIMATED_CALLS)
         cuda.synchronize()
-        stopwatch = self._captured(call, sized(us, self.copies))
+        stopwatch = self._captured(call, sized(us, self.copies), side)
         calls = sized(stopwatch(), self.copies)
-        return self._captured(call, calls) if calls >= 2 * stopwatch.calls else stopwatch
+        return self._captured(call, calls, side) if calls >= 2 * stopwatch.calls else stopwatch
 
-    def _captured(self, call: Call, calls: int) -> Stopwatch:
+    def _captured(self, call: Call, calls: int, stream: Any) -> Stopwatch:
         cuda = _cuda()
         graph = cuda.CUDAGraph()
-        with cuda.graph(graph):
+        with cuda.graph(graph, stream=stream):
             for _ in range(calls):
                 call()
         start, end = _events()

@@ -1,7 +1,7 @@
 """Cold inputs: bytes to overwrite, and number of copies to rotate, such that L2 does not hold the next call's inputs.
 
 No single method suits every clock. Between single calls, a buffer of several times L2 is overwritten (as in nvbench).
-Within a graph that would be timed, too; instead, each call uses another copy of Q, K and V. The number of copies is
+Within a graph that would be timed, too; instead, each call uses another copy of the inputs. The number of copies is
 such that a copy has left L2 before its next use.
 """
 
@@ -38,7 +38,7 @@ def copies_beyond_l2(input_bytes: int, l2_bytes: int) -> int:
     Parameters
     ----------
     input_bytes : int
-        Bytes of Q, K and V together.
+        Bytes of Q, K, V and the further inputs together.
     l2_bytes : int
         Size of L2 reported by the device.
     """

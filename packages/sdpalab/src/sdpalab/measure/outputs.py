@@ -1,6 +1,7 @@
 """Checks that timed calls compute attention: their outputs must satisfy the judge's tolerances.
 
-Up to :data:`SAMPLED_FROM` queries, every row is compared with float64. For longer sequences that would take minutes, so
+Up to :data:`SAMPLED_FROM` queries, and for gradients, every row is compared with float64: a row of dK and dV needs all
+queries anyway. For longer sequences of the forward pass that would take minutes, so
 
 - every element of an output must be finite;
 - :data:`SAMPLED_ROWS` query rows of every head, the same of all outputs, are judged by the whole rule: the first, the
@@ -16,6 +17,7 @@ elements, is right.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ import numpy.typing as npt
 
 from sdpalab.inputs import Inputs
 from sdpalab.inputs.reference import attention_float64
-from sdpalab.judge.rule.evaluate import judge_output
+from sdpalab.judge.rule.evaluate import judge_output, misshapen
 from sdpalab.judge.rule.limits import measure
 from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.rule.references import References
@@ -70,15 +72,16 @@ class Outputs:
 
     def __init__(self, problem: Problem, inputs: Inputs, seed: int = 0) -> None:
         self.problem, self.inputs = problem, inputs
-        self.references = References(problem, inputs, sampled_rows(problem.seq_q, seed))
+        self.references = References(problem, inputs, None if problem.backward else sampled_rows(problem.seq_q, seed))
         self._first: Array | None = None
 
-    def wrong(self, out: Array, numerics: Numerics) -> str:
-        """Error of ``out``, which has the problem's shape and dtype; empty if no error is found."""
+    def wrong(self, outputs: Mapping[str, Array], numerics: Numerics) -> str:
+        """Error of the outputs by name, which have the problem's shapes and dtype; empty if no error is found."""
         references = self.references
         if references.rows is None:
-            judged = judge_output(self.problem, self.inputs, out, numerics, references=references)
+            judged = judge_output(self.problem, self.inputs, outputs, numerics, references=references)
             return "" if judged.status is Status.PASSED else f"{judged.status.value}: {judged.reason}"
+        out = outputs["o"]
         reason = _not_finite(out) or self._broken(out, numerics) or self._unlike_the_first(out, numerics)
         if not reason and self._first is None:
             self._first = out.copy()
@@ -140,15 +143,16 @@ class OutputCheck:
         self._outputs, self._numerics = outputs, numerics or UNDECLARED
         self._passed: bytes | None = None
 
-    def __call__(self, out: Array) -> str:
-        """Error of ``out``; empty if right. Outputs with the same bits as the last right one are not judged again."""
+    def __call__(self, outputs: Mapping[str, Array]) -> str:
+        """Error of the outputs by name; empty if right. Those with the bits of the last right ones are not judged
+        again."""
         problem = self._outputs.problem
-        if out.shape != problem.o_shape or out.dtype != self._outputs.inputs.q.dtype:
-            return f"it is {out.dtype} {out.shape}, not {problem.dtype} {problem.o_shape}"
-        content = out.tobytes()
+        if wrong := misshapen(outputs, problem.outputs, problem.dtype):
+            return wrong
+        content = b"".join(outputs[name].tobytes() for name in problem.outputs)
         if content == self._passed:
             return ""
-        reason = self._outputs.wrong(out, self._numerics)
+        reason = self._outputs.wrong(outputs, self._numerics)
         if not reason:
             self._passed = content
         return reason

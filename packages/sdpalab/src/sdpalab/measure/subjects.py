@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,23 +41,30 @@ EMPTY = "empty kernel"
 
 
 class _Rotation:
-    """Consecutive launches, each on its own copy of the inputs; stores the last output."""
+    """Consecutive launches, each on its own copy of the inputs; stores the last outputs: a tensor, or one for each name
+    of ``outputs``."""
 
-    def __init__(self, launches: Sequence[Callable[[], torch.Tensor]], check: Callable[[Array], str]) -> None:
+    def __init__(self, launches: Sequence[Callable[[], Any]], outputs: Outputs, check: OutputCheck) -> None:
         self._next = itertools.cycle(launches).__next__
+        self._names = tuple(outputs.problem.outputs)
         self._check = check
-        self._out: torch.Tensor | None = None
+        self._last: Any = None
 
     def call(self) -> None:
-        self._out = self._next()()
+        self._last = self._next()()
+
+    @property
+    def _outputs(self) -> dict[str, torch.Tensor]:
+        last = self._last if isinstance(self._last, tuple) else (self._last,)
+        return {} if self._last is None else dict(zip(self._names, last, strict=True))
 
     def overwrite_output(self) -> None:
-        if self._out is not None:
-            self._out.fill_(np.nan)
+        for each in self._outputs.values():
+            each.fill_(np.nan)
 
     def check(self) -> str:
-        assert self._out is not None, "nothing was called"
-        return self._check(from_torch(self._out.cpu()))
+        assert self._last is not None, "nothing was called"
+        return self._check({name: from_torch(each.cpu()) for name, each in self._outputs.items()})
 
     def subject(
         self, name: str, floor: Floor | None, scope: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -74,11 +82,13 @@ def peer_subject(
     RuntimeError
         From torch, if the device has too little memory.
     """
+    problem, arrays = outputs.problem, ("q", "k", "v", *(["do"] if outputs.problem.backward else ()))
+    prepare: Callable[..., Callable[[], Any]] = peer.prepared_gradients if problem.backward else peer.prepared
     launches = [
-        peer.prepared(outputs.problem, outputs.inputs, tensors["q"], tensors["k"], tensors["v"])
+        prepare(problem, outputs.inputs, *(tensors[name] for name in arrays))
         for tensors in _copies(outputs.inputs.padded(0.0), device, copies)
     ]
-    return _Rotation(launches, OutputCheck(outputs)).subject(peer.name, floor, peer.scope)
+    return _Rotation(launches, outputs, OutputCheck(outputs)).subject(peer.name, floor, peer.scope)
 
 
 def kernel_subject(
@@ -115,11 +125,12 @@ def kernel_subject(
     device = torch_gpu.device(executor.gpu.ordinal)
     plan, builds = permit.prepared(outputs.problem)
     check = OutputCheck(outputs, on_architecture(permit.kernel.numerics_of(permit.config), executor.arch))
+    results = itemgetter(*outputs.problem.outputs)
     if eager:
         rotated = _copies(outputs.inputs, device, copies)
-        call = _as_the_op(TorchLaunch(executor, plan, rotated[0], builds))
+        call = _as_the_op(TorchLaunch(executor, plan, rotated[0], builds), results)
         calls = [partial(call, **tensors) for tensors in rotated]
-        return _Rotation(calls, check).subject(permit.name, floor)
+        return _Rotation(calls, outputs, check).subject(permit.name, floor)
     shared = {
         buffer.name: torch.empty(buffer.shape, dtype=getattr(torch, buffer.dtype), device=device)
         for buffer in plan.buffers
@@ -128,8 +139,8 @@ def kernel_subject(
     launches = []
     for tensors in _copies(outputs.inputs, device, copies):
         prepared = executor.prepare(plan, {**shared, **tensors}, builds=builds)
-        launches.append(partial(_launched, prepared, shared["o"]))
-    return _Rotation(launches, check).subject(permit.name, floor)
+        launches.append(partial(_launched, prepared, results(shared)))
+    return _Rotation(launches, outputs, check).subject(permit.name, floor)
 
 
 def empty_subject(executor: GpuExecutor) -> Subject:
@@ -155,26 +166,26 @@ def precision_of(numerics: Numerics) -> str:
     return "fp8" if narrow else "fp16"
 
 
-def _launched(prepared: Any, out: torch.Tensor | None) -> Any:
+def _launched(prepared: Any, out: Any) -> Any:
     """Launch on the current stream: a graph captures on its own stream."""
     prepared.launch(torch_gpu.stream())
     return out
 
 
-def _as_the_op(launch: TorchLaunch) -> Callable[..., torch.Tensor]:
+def _as_the_op(launch: TorchLaunch, results: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[..., Any]:
     """A call on the path of the function with torch's signature, from its checks to its launch.
 
     It raises RuntimeError if that function falls back to torch.
     """
     from sdpalab.torch_inputs import check_together, why_not_tensors
 
-    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **further: torch.Tensor) -> torch.Tensor:
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **further: torch.Tensor) -> Any:
         grouped = q.shape[1] != k.shape[1]
         check_together(q, k, v, grouped)
         reason = why_not_tensors(q, k, v, None, 0.0, grouped)
         if reason is not None:
             raise RuntimeError(f"sdpalab.scaled_dot_product_attention falls back to torch: {reason}")
-        return launch(q=q, k=k, v=v, **further)["o"]
+        return results(launch(q=q, k=k, v=v, **further))
 
     return call
 

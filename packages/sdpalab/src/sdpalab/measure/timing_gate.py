@@ -257,9 +257,11 @@ def judge_for_timing(
         if problems and not unproven:
             return outcome(permit=permit)
         covering = cases_with_same_code(kernel, config, unproven, sms=sms)
-        kinds = sorted({(problem.dtype, problem.causal) for problem in unproven})
+        kinds = sorted({(problem.dtype, problem.causal, problem.task) for problem in unproven})
         specs = [
-            each for dtype, causal in kinds for each in cases_for("quick", dtype=dtype, causal=causal, claims=False)
+            each
+            for dtype, causal, task in kinds
+            for each in cases_for("quick", dtype=dtype, causal=causal, task=task, claims=False)
         ]
         verdict = judge_candidate(
             spec,

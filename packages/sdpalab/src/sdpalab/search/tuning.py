@@ -13,7 +13,7 @@ from sdpalab.jobs import Executor, executor_named
 from sdpalab.jobs.job import is_remote
 from sdpalab.jobs.versions import judge_version
 from sdpalab.kernels.kernel import Kernel
-from sdpalab.kernels.registry import KERNELS
+from sdpalab.kernels.registry import SHIPPED, get
 from sdpalab.kernels.source import source_digest
 from sdpalab.problem import MISSION, Problem
 from sdpalab.search.budget import Budget, BudgetClock
@@ -89,7 +89,7 @@ class TuneResult:
         """Tuned defaults, one per GPU and class of problems, for a shipped kernel whose default also passed the
         gates."""
         default = self.default
-        if self.head.kernel not in KERNELS or default is None or default.standing is not Standing.PASSED:
+        if self.head.kernel not in SHIPPED or default is None or default.standing is not Standing.PASSED:
             return ()
         return tuple(
             self._entry(gpu, problem, winner, default)
@@ -113,7 +113,7 @@ class TuneResult:
             cases=int(finalist.verdict["cases"]),
             device=", ".join(finalist.verdict["devices"]),
             judge=self.head.judge,
-            source=source_digest(KERNELS[self.head.kernel]),
+            source=source_digest(get(self.head.kernel)),
             ptx_sha256=winner.ptx_sha256[gpu],
             held_out=finalist.held_out.get(gpu, {}),
         )

@@ -60,7 +60,7 @@ FLASH_ATTENTION_PEERS = (
         Envelope(
             head_dims=range(8, 257, 8),
             causal_square_only=True,
-            features=("window_size", "softcap", "alibi_slopes"),
+            features=("window_size", "softcap", "alibi_slopes", "backward"),
         ),
     ),
     FlashAttention(
@@ -71,7 +71,7 @@ FLASH_ATTENTION_PEERS = (
             head_dims=range(8, 257, 8),
             archs=range(90, 91),
             causal_square_only=True,
-            features=("window_size", "softcap"),
+            features=("window_size", "softcap", "backward"),
         ),
     ),
     FlashAttention(

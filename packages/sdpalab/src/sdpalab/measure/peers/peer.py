@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sdpalab.problem import HALF_DTYPES, Problem
+from sdpalab.run import torch_gpu
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +23,7 @@ __all__ = ["Envelope", "Peer", "library_missing"]
 
 @dataclass(frozen=True)
 class Envelope:
-    """Problems that a peer's forward pass supports, according to its documentation.
+    """Problems that a peer supports, according to its documentation; with the feature ``backward``, both passes.
 
     Attributes
     ----------
@@ -126,6 +127,27 @@ class Peer(ABC):
     ) -> Callable[[], torch.Tensor]:
         """A call on these tensors, a copy of those of ``inputs``; a required mask is created here, untimed."""
         return partial(self.run, q, k, v, scale=problem.scale, causal=problem.causal)
+
+    def prepared_gradients(
+        self, problem: Problem, inputs: Inputs, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor
+    ) -> Callable[[], tuple[torch.Tensor, ...]]:
+        """A call of the backward pass alone: dQ, dK and dV by autograd, after a forward pass on the same stream.
+
+        torch runs a backward pass on the stream of its forward pass, so the first call on a stream runs both; a graph
+        is captured on a stream with earlier calls (:class:`sdpalab.measure.clocks.GraphClock`).
+        """
+        import torch
+
+        leaves = [each.detach().requires_grad_() for each in (q, k, v)]
+        forward, outs = self.prepared(problem, inputs, *leaves), {}
+
+        def call() -> tuple[torch.Tensor, ...]:
+            stream = torch_gpu.stream() if q.is_cuda else 0
+            if stream not in outs:
+                outs[stream] = forward()
+            return torch.autograd.grad(outs[stream], leaves, do, retain_graph=True)
+
+        return call
 
     def library(self) -> Any:
         """The module; raises the exceptions of its import."""

@@ -47,7 +47,7 @@ class TorchSdpa(Peer):
         self, problem: Problem, inputs: Inputs, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> Callable[[], torch.Tensor]:
         """Window and lengths become a mask, combined with the problem's own and the causal one."""
-        if not problem.features:
+        if not {*problem.features} - {"backward"}:
             return super().prepared(problem, inputs, q, k, v)
         joined = joined_mask(inputs.q, inputs.k, np.arange(problem.seq_q), problem.scoring_with(inputs.arrays))
         mask = to_torch_mask(joined).to(q.device)
@@ -72,11 +72,17 @@ class TorchSdpa(Peer):
         return out
 
 
-_ANY = Envelope(head_dims=range(1, 1025), archs=range(50, 130), features=("window_size", "kv_lengths", "attn_mask"))
+_ANY = Envelope(
+    head_dims=range(1, 1025), archs=range(50, 130), features=("window_size", "kv_lengths", "attn_mask", "backward")
+)
 
 TORCH_PEERS = (
     TorchSdpa("torch", None, _ANY),
-    TorchSdpa("torch flash", "FLASH_ATTENTION", Envelope(head_dims=range(8, 257, 8), causal_square_only=True)),
+    TorchSdpa(
+        "torch flash",
+        "FLASH_ATTENTION",
+        Envelope(head_dims=range(8, 257, 8), causal_square_only=True, features=("backward",)),
+    ),
     TorchSdpa("torch cudnn", "CUDNN_ATTENTION", replace(_ANY, head_dims=range(8, 257, 8), archs=Envelope.archs)),
     TorchSdpa("torch efficient", "EFFICIENT_ATTENTION", replace(_ANY, head_dims=range(8, 1025, 8), gqa=False)),
     TorchSdpa("torch math", "MATH", _ANY),
