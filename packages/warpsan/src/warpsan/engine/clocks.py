@@ -192,7 +192,7 @@ def set_floors(context: Context, warp: int) -> None:
     columns, warps = context.columns, warps_of_cluster(context)
     mine, clocks = vector_of(context, warp), context.clocks
     floor = context.time
-    for other in range(columns):
+    for other in range(context.shared_columns):
         known = mine[other]
         if other < warps or known < clocks[other]:
             floor = min(floor, known)

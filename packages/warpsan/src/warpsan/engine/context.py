@@ -20,6 +20,8 @@ from warpsan.engine.memory import (
     Reader,
     Record,
     Row,
+    TensorMark,
+    TensorState,
     ThreadCopy,
     TransferEntry,
     Warp,
@@ -261,5 +263,14 @@ class Context(NativeStruct):
     pcs: Ptr[i32]  # the pc of each record, followed by those of the instructions
     landed: Ptr[i64]  # per actor, the time of the last copy that has landed and signalled an mbarrier
     step_began: i64  # the time before the copies of one instruction
+    tensor_memory: Address  # of each CTA; 0 without instructions on it
+    tensor_states: Ptr[TensorState]  # of each CTA
+    tensor_marks: Ptr[TensorMark]  # per CTA and granule, the last write
+    # per CTA, warp or its operations, and granule, the time of the last read
+    tensor_reads: Ptr[i64]
+    tensor_readers: Ptr[i32]  # ... and the number of its record, if rows of hazards are kept
+    tensor_actors: i64  # the first of the actors that are the loads, and then the stores, of each warp
+    tensor_began: i64  # the time at which the cluster began: earlier writes do not count
+    shared_columns: i64  # actors that access shared memory
     timed: Ptr[i64]  # addresses and bytes of all arrays with times of only the running cluster's actors
     timed_count: i64

@@ -152,10 +152,10 @@ none."""
 
 MOST_TRANSFERS = 1 << 13  # of each CTA that runs together with others
 WRITTEN_OUT, WAITED_FOR = 1, 2
-LANDED, LOADS, STORES, WORDS, ARRIVALS, WITHIN = 0, 1, 2, 3, 4, 5
+LANDED, LOADS, STORES, WORDS, ARRIVALS, WITHIN, TENSOR = 0, 1, 2, 3, 4, 5, 6
 """Kinds: landed, a copy to shared memory, a copy from there, words of a register, arrivals of lanes (bits in
 the first word of its data) at an mbarrier once their copies of cp.async up to the number in its offset have landed, a
-copy from one CTA to another."""
+copy from one CTA to another, an operation of the tensor cores on tensor memory."""
 
 COPY_SHARED, COPY_FAR, COPY_PC, COPY_MANY, COPY_SIGNAL, COPY_CASTS = 0, 2, 4, 5, 6, 8
 COPY_COMBINE, COPY_COORDINATES = 8, 9
@@ -179,6 +179,17 @@ RAW_WORDS = 13
 # ---- a wgmma in flight: int64 words ----------------------------------------------------------------------------------
 
 MOST_PRODUCTS = 64
+
+# ---- tensor memory ---------------------------------------------------------------------------------------------------
+
+TENSOR_LANES, TENSOR_COLUMNS, TENSOR_UNIT = 128, 512, 32
+"""Lanes and columns of a CTA, and the columns of the smallest allocation. A cell has 32 bits; a column is contiguous."""
+TENSOR_UNITS = TENSOR_COLUMNS // TENSOR_UNIT
+TENSOR_BYTES = 4 * TENSOR_LANES * TENSOR_COLUMNS
+TENSOR_GRANULES = TENSOR_LANES // 16 * TENSOR_COLUMNS
+"""Granules of the checks: 16 lanes of a column."""
+BY_STORE, BY_PRODUCT, BY_COPY = 1, 2, 3
+"""Writers of tensor memory."""
 
 # ---- the list of a wgmma instruction: int32 words --------------------------------------------------------------------
 

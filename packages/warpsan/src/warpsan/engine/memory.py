@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warpsan.engine.layout import MOST_PATHS, MOST_SETS, OPERANDS, RECORD_WORDS, WARP
+from warpsan.engine.layout import MOST_PATHS, MOST_SETS, OPERANDS, RECORD_WORDS, TENSOR_UNITS, WARP
 from warpsan.engine.structs import Address, NativeStruct, Ptr, i32, i64, inline
 
 __all__ = [
@@ -25,6 +25,9 @@ __all__ = [
     "ReleaseList",
     "Row",
     "RowCopy",
+    "TensorMark",
+    "TensorState",
+    "TensorWords",
     "ThreadCopy",
     "TransferEntry",
     "Warp",
@@ -214,6 +217,46 @@ class ProductInFlight(NativeStruct):
     pc: i64
     unused: i64  # fragments begin at a multiple of 64 bytes, and so do products
     fragments: Ptr[i64] = inline(4 * 4 * 16)  # the A fragments of four warps
+
+
+class TensorState(NativeStruct):
+    """Allocations of a CTA's tensor memory."""
+
+    sizes: Ptr[i64] = inline(TENSOR_UNITS)  # per 32 columns: those of the allocation, 0 if they are free
+    begins: Ptr[i64] = inline(TENSOR_UNITS)  # ... the first column of the allocation
+    pcs: Ptr[i64] = inline(TENSOR_UNITS)  # ... its instruction
+    warps: Ptr[i64] = inline(TENSOR_UNITS)  # ... its warp among the resident ones
+    relinquished: i64  # whether the CTA has given up the right to allocate
+
+
+class TensorMark(NativeStruct):
+    """The last write to 16 lanes of a column of tensor memory."""
+
+    tag: i64
+    issued: i64  # the clock of the warp that issued it
+    party: i64  # the number of its record << 16 | its warp among the resident ones
+    kind: i64  # one of :data:`~warpsan.engine.layout.BY_STORE` and others
+
+
+class TensorWords(NativeStruct):
+    """The list of a tcgen05.mma or tcgen05.cp: rows of operands and numbers of operations."""
+
+    tensor: i32  # row of the address of D, or of the target of a copy
+    tensor_offset: i32
+    a: i32  # row of A's descriptor, or of its address in tensor memory
+    a_offset: i32
+    a_in_tensor: i32
+    b: i32
+    descriptor: i32  # row of the instruction descriptor
+    keep: i32  # row of the predicate, with its negation in bit 1
+    scale: i32  # D is divided by two to this power
+    lanes: Ptr[i32] = inline(8)  # rows of the lanes that are not written; -1: none
+    group: i32  # CTAs
+    kind: i32  # index of the family of types
+    pc: i32
+    loads: Ptr[i32] = inline(16)  # operations, by type of elements and whether it is K-major
+    fragments: Ptr[i32] = inline(8)  # ... by type, for A in tensor memory
+    products: Ptr[i32] = inline(128)  # ... by types of A, B and D
 
 
 class RowCopy(NativeStruct):

@@ -42,7 +42,15 @@ from warpsan.engine.rules import (
 from warpsan.engine.suspects import current_instruction
 from warpsan.engine.words import load32, load64, store64
 
-__all__ = ["bits_of", "check_operands", "check_placed", "check_registers", "place_chunks", "registers_in_flight"]
+__all__ = [
+    "bits_of",
+    "check_operands",
+    "check_placed",
+    "check_registers",
+    "not_modelled",
+    "place_chunks",
+    "registers_in_flight",
+]
 
 _CHUNK = 16
 _ILLEGAL = 2
@@ -77,7 +85,7 @@ def same_in_all(context: Context, first: int, row: int, value: int, rule: int) -
 
 
 def check_placed(
-    context: Context, first: int, entry: ProductInFlight, placed: int, descriptor: int, k_major: int, warps: int
+    context: Context, first: int, pc: int, placed: int, descriptor: int, k_major: int, warps: int
 ) -> int:
     """The chunks of an operand, of which so many warps read a part each, must be modelled and legal; ``placed`` is the
     result of :func:`place_chunks`, which has left them in the scratch. Returns a status."""
@@ -85,10 +93,8 @@ def check_placed(
         return 0
     scratch = context.scratch
     if placed == 0:
-        store64(scratch + SCRATCH_FAULTS, entry.pc)
-        store64(scratch + SCRATCH_FAULTS + 8, NO_DESCRIPTOR)
-        return UNMODELLED
-    current_instruction(context, entry.pc)
+        return not_modelled(context, pc)
+    current_instruction(context, pc)
     k = 0
     while load64(scratch + SCRATCH_CHUNKS + 8 * k) != scratch + SCRATCH_POISON:
         k += 1
@@ -97,6 +103,13 @@ def check_placed(
     row.offset = chunk_offset(descriptor, k_major, k // 16, k // 8 % 2, k % 8)
     row.width = _CHUNK
     return add_hazard(context, row)
+
+
+def not_modelled(context: Context, pc: int) -> int:
+    """An instruction's descriptor is not modelled. Returns the status that ends the run."""
+    store64(context.scratch + SCRATCH_FAULTS, pc)
+    store64(context.scratch + SCRATCH_FAULTS + 8, NO_DESCRIPTOR)
+    return UNMODELLED
 
 
 def check_registers(context: Context, number: int, words: int) -> int:

@@ -159,7 +159,7 @@ def announce(context: Context, first: int, entry: ProductInFlight, words: int) -
     cta, chunks = first // context.warp_count, context.scratch + SCRATCH_CHUNKS
     if load32(words + 4 * L_A) >= 0:
         placed = place_chunks(context, cta, entry.a, 64, load32(words + 4 * L_MAJOR_A), chunks)
-        status = check_placed(context, first, entry, placed, entry.a, load32(words + 4 * L_MAJOR_A), 4)
+        status = check_placed(context, first, entry.pc, placed, entry.a, load32(words + 4 * L_MAJOR_A), 4)
         if status != 0:
             return status
         for k in range(4):
@@ -168,7 +168,7 @@ def announce(context: Context, first: int, entry: ProductInFlight, words: int) -
                 return status
     columns = load32(words + 4 * L_COLUMNS)
     placed = place_chunks(context, cta, entry.b, columns, load32(words + 4 * L_MAJOR_B), chunks)
-    status = check_placed(context, first, entry, placed, entry.b, load32(words + 4 * L_MAJOR_B), 1)
+    status = check_placed(context, first, entry.pc, placed, entry.b, load32(words + 4 * L_MAJOR_B), 1)
     if status != 0:
         return status
     return read_chunks(context, chunks, 2 * columns, cta, first, 4, async_actor, time)
@@ -275,7 +275,7 @@ def land(context: Context, first: int, entry: ProductInFlight) -> int:
     placed = place_chunks(context, cta, entry.b, columns, load32(words + 4 * L_MAJOR_B), chunks)
     status = 0  # with checks, the places have been checked at the issue
     if context.checked == 0:
-        status = check_placed(context, first, entry, placed, entry.b, load32(words + 4 * L_MAJOR_B), 1)
+        status = check_placed(context, first, entry.pc, placed, entry.b, load32(words + 4 * L_MAJOR_B), 1)
     if status != 0:
         return status
     record.operands[0] = columns // 8
@@ -285,7 +285,7 @@ def land(context: Context, first: int, entry: ProductInFlight) -> int:
     if load32(words + 4 * L_A) >= 0:
         placed = place_chunks(context, cta, entry.a, 64, load32(words + 4 * L_MAJOR_A), chunks)
         if context.checked == 0:
-            status = check_placed(context, first, entry, placed, entry.a, load32(words + 4 * L_MAJOR_A), 4)
+            status = check_placed(context, first, entry.pc, placed, entry.a, load32(words + 4 * L_MAJOR_A), 4)
         if status != 0:
             return status
     for warp in range(4):

@@ -19,6 +19,7 @@ from warpsan.engine.layout import (
     WARPID,
 )
 from warpsan.engine.memory import BarrierState, Warp
+from warpsan.engine.tensor_memory import begin_tensor_memory
 from warpsan.engine.watch.releases import begin_rows
 from warpsan.engine.words import copy, fill, store32
 
@@ -46,6 +47,7 @@ def reset_cluster(context: Context, cluster: int) -> None:
         context.cluster_phase[k] = 0
     context.clock = -context.steps_taken
     begin_clocks(context)
+    begin_tensor_memory(context)
     begin_rows(context)
     positions = context.positions
     for cta in range(ctas if positions != 0 else 0):  # earlier CTAs do not run any more

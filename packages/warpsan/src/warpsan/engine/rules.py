@@ -83,3 +83,14 @@ one turn of lockstep; accesses that conflict with the kernel before; an access t
 (``expected``) that may have exited; fences between a write to a tensor map and its use (``expected`` is the relation of
 the threads, ``found`` a scope). Otherwise ``found`` is whether the earlier access is asynchronous, ``expected`` what is
 missing."""
+
+# ---- tensor memory ---------------------------------------------------------------------------------------------------
+
+(NOT_ALLOCATED, NOT_ITS_LANES, ADDRESSES_DIFFER, WRONG_COLUMNS, NO_COLUMNS, WITHOUT_PERMIT, NOT_ITS_COLUMNS) = (
+    range(160, 167)
+)
+NEVER_FREED, NEVER_WRITTEN, WRONG_PRODUCT = range(167, 170)
+"""``offset`` is a column, ``width`` a number of columns (:mod:`.tensor_memory`)."""
+READS_PRODUCT, READS_STORE, STORES_PRODUCT, STORES_READ, STORES_STORED, FREES_USED, READS_UNFENCED = range(170, 177)
+"""An access, and the earlier one that does not come before it; ``expected`` is the kind of the earlier one
+(:data:`.layout.BY_STORE` and others; 0 for a read)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,8 @@ from warpsan.engine.memory import (
     ProductInFlight,
     Reader,
     Row,
+    TensorMark,
+    TensorState,
     ThreadCopy,
     TransferEntry,
     Warp,
@@ -239,11 +241,14 @@ class State:
         if self._is_asynchronous():  # also a wait for an mbarrier that no instruction initialises
             mbarriers = np.zeros(MbarrierState.byte_size * layout.MOST_MBARRIERS * ctas, np.uint8)
             words["mbarriers"] = self._keep(mbarriers)
-        if "bulk" in units(setup.entry):
+        if not units(setup.entry).isdisjoint(("bulk", "tensor")):
             words["transfer_room"] = layout.MOST_TRANSFERS * ctas
             words["transfers"] = self._room(TransferEntry.byte_size * words["transfer_room"])
             size = _CAPTURED * ctas * self.setup.symbols.shared_bytes
             words |= {"captured": self._room(size), "captured_bytes": size}
+        if "tensor" in units(setup.entry):
+            words["tensor_memory"] = self._room(layout.TENSOR_BYTES * ctas)
+            words["tensor_states"] = self._keep(np.zeros(TensorState.byte_size * ctas, np.uint8))
         if "products" in units(setup.entry):
             groups = -(-setup.geometry.warps * ctas // 4)
             words["products"] = self._room(ProductInFlight.byte_size * layout.MOST_PRODUCTS * groups)
@@ -295,7 +300,9 @@ class State:
         # With asynchronous units, the operations of each warp and those that signal each mbarrier are actors too, and a
         # vector has a second part, for accesses that have passed a proxy fence.
         apart = self._is_asynchronous()
-        columns, planes = (2 * warps + layout.MOST_MBARRIERS * ctas, 2 * warps) if apart else (warps, warps)
+        accessing, planes = (2 * warps + layout.MOST_MBARRIERS * ctas, 2 * warps) if apart else (warps, warps)
+        tensor = "tensor" in units(entry)
+        columns = accessing + 2 * warps if tensor else accessing
         actors = (3 if self.reports else 2) * columns if apart else columns  # the third part is for global memory
         if columns >= 1 << 16 or columns * ctas > _MOST_ACTORS or 4 * granules * ctas * planes > _MOST_READERS:
             raise NotNative("too many warps for the race check")
@@ -310,6 +317,8 @@ class State:
             "time_limit": _LAST_TIME,
             "actors": actors,
             "columns": columns,
+            "shared_columns": accessing,
+            **(self._tensor_shadows(warps, ctas, accessing, times) if tensor else {}),
             "planes": planes,
             "arrived_by": zeros(WARP * warps * layout.BARRIER_COUNT, np.int32),
             "clocks": zeros(columns),
@@ -367,6 +376,16 @@ class State:
                 granules * ctas, planes, columns, warps, updates="updaters" in words, watches="watchers" in words
             )
         return words
+
+    def _tensor_shadows(self, warps: int, ctas: int, actors: int, times: Callable[..., int]) -> dict[str, int]:
+        """The last accesses to tensor memory; its loads and stores are actors from this number on."""
+        granules = layout.TENSOR_GRANULES
+        return {
+            "tensor_actors": actors,
+            "tensor_marks": times(TensorMark.byte_size // 8 * granules * ctas),
+            "tensor_reads": times(2 * warps * granules),
+            "tensor_readers": self._keep(np.zeros(2 * warps * granules, np.int32)) if self.reports else 0,
+        }
 
     def _parties(
         self, granules: int, planes: int, columns: int, warps: int, *, updates: bool, watches: bool

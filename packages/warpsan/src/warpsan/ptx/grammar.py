@@ -75,6 +75,8 @@ class Opcode:
         Whether other threads may wait for its effect, or it waits itself.
     memory : {"", "load", "store", "update"}
         Memory access of each lane.
+    forms : bool
+        Whether forms with another first modifier have records of their own.
     """
 
     section: str
@@ -88,6 +90,7 @@ class Opcode:
     effects: bool = False
     awaited: bool = False
     memory: str = ""
+    forms: bool = False
 
 
 OPCODES: dict[str, Opcode] = {}
@@ -142,7 +145,7 @@ class Grammar(NamedTuple):
         Types, alternatives and flags of a :class:`Computation`.
     sources : int or None
         Number of operands after the first; None for a number that the form or the handler checks.
-    unit : {"", "copies", "mbarriers", "bulk", "products", "proxies"}
+    unit : {"", "copies", "mbarriers", "bulk", "products", "proxies", "tensor"}
         Asynchronous unit, whose memory a launch needs: ``cp.async``; mbarriers; operations that complete like bulk
         copies; products of warpgroups; fences between proxies.
     ends : bool

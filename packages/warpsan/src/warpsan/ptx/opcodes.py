@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warpsan.ptx import accesses, arithmetic, matrices, synchronising
+from warpsan.ptx import accesses, arithmetic, matrices, synchronising, tensor_memory
 from warpsan.ptx.accesses import LoadStore
 from warpsan.ptx.forms import FP8_PAIRS
 from warpsan.ptx.grammar import FORMS, OPCODES, Computation, Form, Opcode, find_grammar, has_form, known_form
@@ -23,17 +23,21 @@ __all__ = [
     "uses_fp8",
 ]
 
-for _module in (accesses, arithmetic, matrices, synchronising):
+for _module in (accesses, arithmetic, matrices, synchronising, tensor_memory):
     assert _module is not None
-assert {name.partition(".")[0] for name in FORMS} == set(OPCODES), "forms without an opcode, or an opcode without one"
+_OF_FORMS, _OF_RECORDS = ({name.partition(".")[0] for name in names} for names in (FORMS, OPCODES))
+assert _OF_FORMS == _OF_RECORDS, "forms without an opcode, or an opcode without one"
 
 _UNKNOWN = Opcode("")
 """Record of an opcode without a model: an error when a lane executes it."""
 
 
 def opcode_of(instruction: Instruction) -> Opcode:
-    """The record of an instruction's opcode."""
-    return OPCODES.get(instruction.opcode, _UNKNOWN)
+    """The record of an instruction's form, if it has one, or of its opcode."""
+    record = OPCODES.get(instruction.opcode, _UNKNOWN)
+    if record.forms:
+        return OPCODES.get(f"{instruction.opcode}.{instruction.mods[0]}", record)
+    return record
 
 
 def unit_of(instruction: Instruction) -> str:

@@ -12,7 +12,7 @@ KINDS = frozenset(
     {
         *("out-of-bounds", "misaligned", "uninitialised", "divergent"),
         *("race", "lane-race", "async", "proxy", "progress"),
-        *("barrier", "mbarrier", "cluster", "tensor-map", "wgmma", "registers"),
+        *("barrier", "mbarrier", "cluster", "tensor-map", "tensor-memory", "wgmma", "registers"),
     }
 )
 """All hazard kinds."""

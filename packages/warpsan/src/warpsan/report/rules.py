@@ -51,7 +51,7 @@ def sentence(what: str, advice: str, note: str = "") -> Words:
     lanes; ``note`` is the state of the conflicting access."""
 
     def words(places: Places, row: HazardRow, instruction: Instruction) -> Wording:
-        numbers = {name: getattr(row, name) for name in ("offset", "width", "expected", "actual", "limit", "space")}
+        numbers = {"last": row.offset + row.width - 1} | {name: getattr(row, name) for name in ("offset", "width", "expected", "actual", "limit", "space")}
         text = what.format(opcode=instruction.opcode, other="{other}", lanes=row.lanes.bit_count(), **numbers)
         return Wording(text, advice, places.other(row, note))
 
@@ -272,7 +272,72 @@ _PRODUCTS: Mapping[int, HazardRule] = {
     rules.SHARES_REGISTERS: HazardRule("wgmma", shares_registers, "async"),
 }
 
+def _tensor(what: str, advice: str = "", *, at_end: bool = False) -> HazardRule:
+    return HazardRule("tensor-memory", sentence(what, advice), "async", at_end=at_end)
+
+
+def _tensor_race(does: str, still: str, advice: str) -> HazardRule:
+    what = f"{does} column {{offset}} of tensor memory, which {{other}} {still}"
+    return HazardRule("tensor-memory", sentence(what, advice, "not waited for"), "async")
+
+
+_USUALLY_COMMIT = "usually a missing tcgen05.commit, or a missing wait for the mbarrier that it arrives at"
+_USUALLY_ADDRESS = "usually a wrong address: bits 16 to 31 are the lane, and bits 0 to 15 the column"
+
+_TENSOR_MEMORY: Mapping[int, HazardRule] = {
+    rules.NOT_ALLOCATED: _tensor(
+        "accesses columns {offset} to {last} of tensor memory, which are not all allocated", _USUALLY_ADDRESS
+    ),
+    rules.NOT_ITS_LANES: _tensor(
+        "accesses tensor memory from lane {actual} on, and the warp has the 32 lanes from {expected} on",
+        "a warp accesses the lanes of its number modulo 4",
+    ),
+    rules.ADDRESSES_DIFFER: _tensor("the operand is not the same in all threads of the warp"),
+    rules.WRONG_COLUMNS: _tensor("allocates {width} columns", "the number is a power of two from 32 to 512"),
+    rules.NO_COLUMNS: _tensor(
+        "allocates {width} columns of tensor memory, and no such block is free",
+        "usually an earlier allocation without tcgen05.dealloc",
+    ),
+    rules.WITHOUT_PERMIT: _tensor(
+        "allocates columns of tensor memory after tcgen05.relinquish_alloc_permit", "move it before the other"
+    ),
+    rules.NOT_ITS_COLUMNS: _tensor(
+        "frees {width} columns of tensor memory from column {offset} on, which are no allocation",
+        "the address and the number are those of tcgen05.alloc",
+    ),
+    rules.NEVER_FREED: _tensor(
+        "{width} columns of tensor memory are still allocated when the block exits",
+        "usually a missing tcgen05.dealloc",
+        at_end=True,
+    ),
+    rules.NEVER_WRITTEN: _tensor(
+        "reads column {offset} of tensor memory, which nothing has written",
+        "usually a first product with enable-input-d, or a wrong address",
+    ),
+    rules.WRONG_PRODUCT: _tensor(
+        "there is no product with M = {actual}, N = {width} and these types, at lane {expected}",
+        "usually a wrong bit in the instruction descriptor",
+    ),
+    rules.READS_PRODUCT: _tensor_race("reads", "still writes", _USUALLY_COMMIT),
+    rules.READS_STORE: _tensor_race(
+        "reads", "stores to", "usually a missing tcgen05.wait::st, or a missing barrier behind it"
+    ),
+    rules.STORES_PRODUCT: _tensor_race("overwrites", "still writes", _USUALLY_COMMIT),
+    rules.STORES_READ: _tensor_race(
+        "overwrites",
+        "still reads",
+        "usually a missing tcgen05.wait::ld, or a missing barrier behind it; for an operand, a missing tcgen05.commit",
+    ),
+    rules.STORES_STORED: _tensor_race(
+        "overwrites", "stores to", "usually a missing tcgen05.wait::st, or a missing barrier behind it"
+    ),
+    rules.FREES_USED: _tensor_race(
+        "frees", "still uses", "usually a missing wait or barrier before tcgen05.dealloc"
+    ),
+}
+
 RULES: Mapping[int, HazardRule] = {
+    **_TENSOR_MEMORY,
     **_PRODUCTS,
     **_FLIGHTS,
     **_MBARRIERS,

@@ -23,7 +23,16 @@ from warpsan.semantics.factors import Factor, as_factor, store_factors, store_fr
 from warpsan.semantics.integer_sums import IntegerSum
 from warpsan.semantics.sums import ALTERNATING, TileSum, stacked, store_half
 
-__all__ = ["EIGHT_BITS", "Numbers", "end_with_products", "look_at_sets", "product_sets", "set_words"]
+__all__ = [
+    "EIGHT_BITS",
+    "FLOATS",
+    "Numbers",
+    "end_with_products",
+    "loaded_chunks",
+    "look_at_sets",
+    "product_sets",
+    "set_words",
+]
 
 _DEPTH = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u8": 32}
 EIGHT_BITS = ("e4m3", "e5m2")
@@ -38,7 +47,7 @@ _RESULTS = {
 """Types of both factors of one product, and those of its sums."""
 
 
-def _loaded(kind: str, k_major: bool, numbers: Numbers) -> NativeOperation:
+def loaded_chunks(kind: str, k_major: bool, numbers: Numbers) -> NativeOperation:
     """Chunks to factors [outer, k, 8]: operands are the number of groups of 16 chunks, the start of their places,
     and the target."""
     deep = _DEPTH[kind]
@@ -198,13 +207,13 @@ def _product_list(asm: Assembler, instruction: Instruction, numbers: Numbers | N
     words[layout.L_SCALE] = asm.source(scale, "pred") | 1
     words[layout.L_SIGN] = int(values[:2] in ([1, -1], [-1, 1]))
     numbers = numbers or FLOATS
-    load = _fragment(kind, numbers) if in_registers else _loaded(kind, not trans_a, numbers)
+    load = _fragment(kind, numbers) if in_registers else loaded_chunks(kind, not trans_a, numbers)
     tile: TileSum | IntegerSum = IntegerSum(depth, form.saturates)
     if result != "s32":
         tile = TileSum(rule_of(asm.target_name, "wgmma", kind, depth, result, kind_b), depth, result, asm.numerics)
     for place, operation in (
         (layout.L_LOAD_A, load),
-        (layout.L_LOAD_B, _loaded(kind_b, not trans_b, numbers)),
+        (layout.L_LOAD_B, loaded_chunks(kind_b, not trans_b, numbers)),
         (layout.L_PRODUCT, numbers.product(tile)),
     ):
         words[place] = asm.number_of(operation)

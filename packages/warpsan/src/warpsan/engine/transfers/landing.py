@@ -24,6 +24,7 @@ from warpsan.engine.layout import (
     SCOPE_SHIFT,
     SCRATCH_PLACES,
     STORES,
+    TENSOR,
     WAITED_FOR,
     WITHIN,
     WORDS,
@@ -35,6 +36,8 @@ from warpsan.engine.recorded import record_lines, record_update
 from warpsan.engine.reset import draw
 from warpsan.engine.rules import NO_MBARRIER, READS_EXITED, STILL_READS, WRITES_EXITED
 from warpsan.engine.suspects import current_instruction
+from warpsan.engine.tensor_memory import leaked_columns
+from warpsan.engine.tensor_products import land_tensor
 from warpsan.engine.traffic import count_stretch
 from warpsan.engine.transfers.arrivals import land_arrivals
 from warpsan.engine.transfers.boxes import global_lines, move_box, put
@@ -220,6 +223,8 @@ def land(context: Context, entry: TransferEntry) -> int:
     """A copy lands; if it writes shared memory, its mbarrier counts its bytes. Returns a status."""
     if entry.kind == ARRIVALS:
         return land_arrivals(context, entry)
+    if entry.kind == TENSOR:
+        return land_tensor(context, entry)
     if entry.kind == STORES:
         status = check_exited(context, entry, entry.cta, READS_EXITED) if entry.source == 0 else 0
         if status == 0:
@@ -355,4 +360,5 @@ def drained(context: Context) -> int:
             status = break_rule(context, STILL_READS, 1 << entry.lane)
             if status != 0:
                 return status
-    return others_know(context)
+    status = leaked_columns(context)
+    return status if status != 0 else others_know(context)
