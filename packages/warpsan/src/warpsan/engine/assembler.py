@@ -95,6 +95,8 @@ class Assembler:
     sums: dict[tuple[str, ...], int] = field(default_factory=dict)
     looks: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """For records that look at the registers of products, the instructions that use these."""
+    loaded: dict[int, list[int]] = field(default_factory=dict)
+    """Loads from tensor memory whose registers an instruction may use too early, by the pc of the instruction."""
     lists: list[int] = field(default_factory=list)
     refused: dict[int, UnsupportedInstruction] = field(default_factory=dict)
     """Exceptions for lanes that reach a record, by its number."""

@@ -269,6 +269,10 @@ class Context(NativeStruct):
     # per CTA, warp or its operations, and granule, the time of the last read
     tensor_reads: Ptr[i64]
     tensor_readers: Ptr[i32]  # ... and the number of its record, if rows of hazards are kept
+    # per warp and load from tensor memory, the waits before its last execution, plus one
+    tensor_pending: Ptr[i64]
+    tensor_load_count: i64
+    tensor_load_pcs: Ptr[i32]
     tensor_actors: i64  # the first of the actors that are the loads, and then the stores, of each warp
     tensor_began: i64  # the time at which the cluster began: earlier writes do not count
     shared_columns: i64  # actors that access shared memory

@@ -13,6 +13,7 @@ from warpsan.analysis.fusion import MmaGroup, registers_read, registers_written
 from warpsan.analysis.polling import polling_loops
 from warpsan.analysis.program import BasicBlock, Program, instructions_of
 from warpsan.analysis.regions import pure_regions
+from warpsan.analysis.tensor_loads import uses_of_loads
 from warpsan.checks.provenance import Origins, pointer_origins
 from warpsan.engine import layout
 from warpsan.engine.arrays import Array
@@ -30,6 +31,7 @@ from warpsan.ptx.ir import Entry, Instruction, Operand
 from warpsan.ptx.modifiers import Mods
 from warpsan.ptx.synchronising import ProductFence
 from warpsan.semantics.matrix import product_records
+from warpsan.semantics.tensor_memory import look_at_loads
 from warpsan.semantics.warpgroup import look_at_sets
 
 __all__ = ["Decoded", "decode"]
@@ -136,6 +138,7 @@ def decode(
     if provenance:
         asm.origins = pointer_origins(entry)
     predicates = asm.top if not program.files else _predicate_bytes(program)
+    asm.loaded = uses_of_loads(program, entry) if checked else {}
     undefined = find_undefined(program, entry) if checked else Undefined({}, frozenset())
     if tracking and checked:
         asm.tracking, asm.regions = True, pure_regions(program, entry)
@@ -229,6 +232,7 @@ def _block(
                 if instruction.guard is not None and _uses(instruction, products):
                     asm.begin(instruction)
                     look_at_sets(asm, (instruction,))
+                look_at_loads(asm, instruction)
                 if follows:
                     follow_undefined(asm, instruction, undefined)
             if isinstance(item, MmaGroup):

@@ -161,6 +161,7 @@ class Warp(NativeStruct):
     busy_sets: i64  # sets of registers of products in flight, as bits
     touched_sets: i64  # sets accessed since the last wgmma.fence, as bits
     fenced: i64  # whether there was a wgmma.fence
+    tensor_waits: i64  # waits for loads from tensor memory
     copy_groups: Ptr[i32] = inline(WARP)  # groups of cp.async that each lane has committed
     bulk_groups: Ptr[i32] = inline(WARP)  # bulk groups that each lane has committed
     products_of_set: Ptr[i64] = inline(MOST_SETS)  # products in flight of each set of wgmma registers

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from warpsan.analysis.tensor_loads import numbers_of_loads
 from warpsan.checks.orders import SAME_GPU, communications, is_strong, memory_order, synchronises
 from warpsan.checks.shadow import granule_of
 from warpsan.engine import layout, rules
@@ -379,9 +380,12 @@ class State:
 
     def _tensor_shadows(self, warps: int, ctas: int, actors: int, times: Callable[..., int]) -> dict[str, int]:
         """The last accesses to tensor memory; its loads and stores are actors from this number on."""
-        granules = layout.TENSOR_GRANULES
+        granules, loads = layout.TENSOR_GRANULES, numbers_of_loads(self.setup.entry)
         return {
             "tensor_actors": actors,
+            "tensor_pending": self._keep(np.zeros(max(len(loads), 1) * warps, np.int64)),
+            "tensor_load_count": len(loads),
+            "tensor_load_pcs": self._keep(np.array([*loads, 0], np.int32)),
             "tensor_marks": times(TensorMark.byte_size // 8 * granules * ctas),
             "tensor_reads": times(2 * warps * granules),
             "tensor_readers": self._keep(np.zeros(2 * warps * granules, np.int32)) if self.reports else 0,

@@ -39,6 +39,7 @@ from warpsan.engine.rules import (
     STORES_PRODUCT,
     STORES_READ,
     STORES_STORED,
+    USES_LOADED,
     WITHOUT_PERMIT,
     WRONG_COLUMNS,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "free_columns",
     "leaked_columns",
     "load_tensor",
+    "look_at_loaded",
     "mark_tensor_write",
     "read_tensor",
     "relinquish_permit",
@@ -66,7 +68,7 @@ __all__ = [
     "write_tensor",
 ]
 
-_PACKED, _SPLIT = 8, 4
+_SPLIT = 4
 
 
 def begin_tensor_memory(context: Context) -> None:
@@ -79,6 +81,8 @@ def begin_tensor_memory(context: Context) -> None:
         for unit in range(TENSOR_UNITS):
             state.sizes[unit] = 0
         state.relinquished = 0
+    for k in range(context.tensor_load_count * context.warp_count * context.cta_count):
+        context.tensor_pending[k] = 0
 
 
 def cell(context: Context, cta: int, lane: int, column: int) -> int:
@@ -380,7 +384,7 @@ def columns_of(shape: int, many: int) -> int:
 
 def begin_move(registers: int, record: Record, mask: int, context: Context) -> int:
     """A warp moves cells: operands are the row and offset of the address, the start of the list of rows, the number
-    of registers, the shape with ``_PACKED``, the distance of halves, and the pc. Returns the lane << 16 | column, or
+    of registers, the shape and whether it packs (bit 3), the distance of halves, the pc, and the number of the load. Returns the lane << 16 | column, or
     minus a status, or -1 if the move is left out."""
     current_instruction(context, record.operands[6])
     place = registers + record.operands[0]
@@ -414,6 +418,9 @@ def load_tensor(registers: int, record: Record, mask: int, context: Context) -> 
     many, cta, status = record.operands[3], context.current_warp.cta, 0
     columns, groups = columns_of(shape, many) << packs, 2 if shape == 0 else 1
     if context.checked != 0:
+        context.tensor_pending[context.tensor_load_count * context.current + record.operands[7]] = (
+            context.current_warp.tensor_waits + 1
+        )
         actor = context.tensor_actors + context.current
         time = operation_time(context, actor)
         for half in range(2 if shape == _SPLIT else 1):
@@ -472,7 +479,23 @@ def store_tensor(registers: int, record: Record, mask: int, context: Context) ->
 def wait_for_tensor(registers: int, record: Record, mask: int, context: Context) -> int:
     """``tcgen05.wait``: the operand is whether it waits for loads, or for stores."""
     if context.checked != 0:
+        context.current_warp.tensor_waits += record.operands[0]
         warp, stores = context.current, 1 - record.operands[0]
         actor = context.tensor_actors + stores * warps_of_cluster(context) + warp
         vector_of(context, warp)[actor] = context.clocks[actor]
+    return 0
+
+
+def look_at_loaded(registers: int, record: Record, mask: int, context: Context) -> int:
+    """Registers of loads are used: operands are the start of the list of the loads, and their number. The warp must
+    have waited for them. Returns a status."""
+    loads = context.lists.at(record.operands[0])
+    for k in range(record.operands[1]):
+        place = context.tensor_load_count * context.current + loads[k]
+        if context.tensor_pending[place] == context.current_warp.tensor_waits + 1:
+            row = hazard_row(context, record, USES_LOADED, mask)
+            row.other_pc = context.tensor_load_pcs[loads[k]]
+            row.other_warp = row.warp
+            row.other_cta = row.cta
+            return add_hazard(context, row)
     return 0

@@ -331,6 +331,11 @@ _TENSOR_MEMORY: Mapping[int, HazardRule] = {
     rules.STORES_STORED: _tensor_race(
         "overwrites", "stores to", "usually a missing tcgen05.wait::st, or a missing barrier behind it"
     ),
+    rules.USES_LOADED: HazardRule(
+        "tensor-memory",
+        sentence("uses registers that {other} loads", "usually a missing tcgen05.wait::ld", "not waited for"),
+        "async",
+    ),
     rules.FREES_USED: _tensor_race(
         "frees", "still uses", "usually a missing wait or barrier before tcgen05.dealloc"
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from warpsan.analysis.tensor_loads import numbers_of_loads
 from warpsan.engine import layout
 from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.lanes import WORD64, Lanes, where
@@ -15,6 +16,7 @@ from warpsan.engine.tensor_memory import (
     allocate_columns,
     free_columns,
     load_tensor,
+    look_at_loaded,
     relinquish_permit,
     store_tensor,
     wait_for_tensor,
@@ -41,7 +43,7 @@ from warpsan.semantics.integer_sums import IntegerSum
 from warpsan.semantics.sums import COLUMNS, TileSum, stacked
 from warpsan.semantics.warpgroup import FLOATS, loaded_chunks
 
-__all__: list[str] = []
+__all__ = ["look_at_loads"]
 
 _COLUMN = 4 * layout.TENSOR_LANES
 """Bytes of a column."""
@@ -210,8 +212,19 @@ def _move(
     shape = _SHAPES.index(form.shape) | form.packs << 3
     begin = len(asm.lists)
     asm.lists += rows
-    operands = [*_tensor_address(asm, address), begin, len(rows), shape, distance, instruction.pc]
+    number = numbers_of_loads(asm.entry).get(instruction.pc, 0)
+    operands = [*_tensor_address(asm, address), begin, len(rows), shape, distance, instruction.pc, number]
     _hand(asm, form.name, function, operands)
+
+
+def look_at_loads(asm: Assembler, instruction: Instruction) -> None:
+    """Append the record before an instruction that may use registers of loads without a wait."""
+    numbers = asm.loaded.get(instruction.pc)
+    if numbers:
+        asm.begin(instruction)
+        begin = len(asm.lists)
+        asm.lists += numbers
+        _hand(asm, "tensor.registers", look_at_loaded, [begin, len(numbers)])
 
 
 @native("tcgen05.wait::ld", "tcgen05.wait::st")
