@@ -497,5 +497,6 @@ def look_at_loaded(registers: int, record: Record, mask: int, context: Context) 
             row.other_pc = context.tensor_load_pcs[loads[k]]
             row.other_warp = row.warp
             row.other_cta = row.cta
+            context.tensor_pending[place] = 0  # one report for each load
             return add_hazard(context, row)
     return 0
