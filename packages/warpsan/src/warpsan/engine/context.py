@@ -274,6 +274,9 @@ class Context(NativeStruct):
     tensor_load_count: i64
     tensor_load_pcs: Ptr[i32]
     tensor_actors: i64  # the first of the actors that are the loads, and then the stores, of each warp
+    # if fences of tensor memory are checked, the part of a vector with what passed one before a synchronisation
+    tensor_part: i64
+    tensor_after: Ptr[i64]  # ... per warp and actor, what also passed one after it
     tensor_began: i64  # the time at which the cluster began: earlier writes do not count
     shared_columns: i64  # actors that access shared memory
     timed: Ptr[i64]  # addresses and bytes of all arrays with times of only the running cluster's actors

@@ -92,5 +92,6 @@ missing."""
 NEVER_FREED, NEVER_WRITTEN, WRONG_PRODUCT = range(167, 170)
 """``offset`` is a column, ``width`` a number of columns (:mod:`.tensor_memory`)."""
 READS_PRODUCT, READS_STORE, STORES_PRODUCT, STORES_READ, STORES_STORED, FREES_USED, USES_LOADED = range(170, 177)
+NO_FENCE_BEFORE_SYNC, NO_FENCE_AFTER_SYNC = 177, 178
 """An access, and the earlier one that does not come before it; ``expected`` is the kind of the earlier one
 (:data:`.layout.BY_STORE` and others; 0 for a read)."""

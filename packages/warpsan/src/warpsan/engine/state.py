@@ -53,7 +53,9 @@ from warpsan.host.limits import REGISTER_FILE, registers_at_launch
 from warpsan.host.memory import POISON, Space
 from warpsan.host.setup import Setup
 from warpsan.profile.tally import Tally
+from warpsan.ptx.grammar import has_form
 from warpsan.ptx.opcodes import spaces_of
+from warpsan.ptx.tensor_memory import TensorFence
 
 __all__ = ["ORDERS", "State"]
 
@@ -304,7 +306,10 @@ class State:
         accessing, planes = (2 * warps + layout.MOST_MBARRIERS * ctas, 2 * warps) if apart else (warps, warps)
         tensor = "tensor" in units(entry)
         columns = accessing + 2 * warps if tensor else accessing
-        actors = (3 if self.reports else 2) * columns if apart else columns  # the third part is for global memory
+        fences = tensor and self._fences_tensor()
+        # The third part is for global memory, and the last one for fences of tensor memory.
+        parts = (3 if self.reports else 2) + fences
+        actors = parts * columns if apart else columns
         if columns >= 1 << 16 or columns * ctas > _MOST_ACTORS or 4 * granules * ctas * planes > _MOST_READERS:
             raise NotNative("too many warps for the race check")
         strong = self._strong_in_shared()
@@ -320,6 +325,7 @@ class State:
             "columns": columns,
             "shared_columns": accessing,
             **(self._tensor_shadows(warps, ctas, accessing, times) if tensor else {}),
+            **({"tensor_part": parts - 1, "tensor_after": times(columns * warps)} if fences else {}),
             "planes": planes,
             "arrived_by": zeros(WARP * warps * layout.BARRIER_COUNT, np.int32),
             "clocks": zeros(columns),
@@ -390,6 +396,11 @@ class State:
             "tensor_reads": times(2 * warps * granules),
             "tensor_readers": self._keep(np.zeros(2 * warps * granules, np.int32)) if self.reports else 0,
         }
+
+    def _fences_tensor(self) -> bool:
+        """Whether fences of tensor memory are checked: in a kernel that has some, or by the strict check. CUTLASS has
+        none."""
+        return "strict" in self.setup.checks or any(has_form(each, TensorFence) for each in self.setup.entry.instructions)
 
     def _parties(
         self, granules: int, planes: int, columns: int, warps: int, *, updates: bool, watches: bool

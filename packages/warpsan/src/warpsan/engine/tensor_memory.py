@@ -31,6 +31,8 @@ from warpsan.engine.rules import (
     NEVER_FREED,
     NEVER_WRITTEN,
     NO_COLUMNS,
+    NO_FENCE_AFTER_SYNC,
+    NO_FENCE_BEFORE_SYNC,
     NOT_ALLOCATED,
     NOT_ITS_COLUMNS,
     NOT_ITS_LANES,
@@ -47,7 +49,7 @@ from warpsan.engine.suspects import current_instruction
 from warpsan.engine.tags import actor_of_tag, shared_tag, time_of_tag
 from warpsan.engine.unit_addresses import check_shared, offset_of
 from warpsan.engine.watch import write_shared
-from warpsan.engine.words import copy, load32, load64, store32, store64
+from warpsan.engine.words import copy, fill, load32, load64, store32, store64
 
 __all__ = [
     "allocate_columns",
@@ -55,6 +57,7 @@ __all__ = [
     "cell",
     "check_columns",
     "check_sums",
+    "fence_tensor",
     "free_columns",
     "leaked_columns",
     "load_tensor",
@@ -136,6 +139,7 @@ def allocate_columns(registers: int, record: Record, mask: int, context: Context
         state.begins[unit] = first * TENSOR_UNIT
         state.pcs[unit] = record.operands[3]
         state.warps[unit] = context.current
+    fill(cell(context, cta, 0, first * TENSOR_UNIT), 0xFF, 4 * TENSOR_LANES * wanted)
     address = load64(registers + record.operands[0]) + record.operands[1]
     status = check_shared(context, 0, address, 4, 4)
     if status != 0:
@@ -227,6 +231,55 @@ def knows(context: Context, warp: int, mark: TensorMark, pipelined: int) -> int:
     return pipelined != 0 and mark.kind != BY_STORE and (issuer == warp or vector[issuer] >= mark.issued)
 
 
+def fence_tensor(registers: int, record: Record, mask: int, context: Context) -> int:
+    """``tcgen05.fence``: the operand is whether it comes before a synchronisation. What a fence of one warp before a
+    synchronisation has covered is ordered for another warp by its fence after it."""
+    columns, warp = context.columns, context.current
+    if context.tensor_part == 0:
+        return 0
+    mine = vector_of(context, warp)
+    fenced = mine.at(columns * context.tensor_part)
+    after = context.tensor_after.at(columns * warp)
+    for actor in range(columns):
+        if record.operands[0]:
+            fenced[actor] = max(fenced[actor], mine[actor])
+        else:
+            after[actor] = fenced[actor]
+    if record.operands[0]:
+        fenced[warp] = context.clocks[warp]
+    return 0
+
+
+def lacks_fence(context: Context, warp: int, actor: int, time: int) -> int:
+    """The rule of the fence that is missing between an operation of an actor, which comes before, and a warp's next
+    access; 0 if none is."""
+    warps = warps_of_cluster(context)
+    issuer = actor - warps if actor < 2 * warps else (actor - context.tensor_actors) % warps
+    if context.tensor_part == 0 or issuer == warp:
+        return 0
+    if vector_of(context, warp)[context.columns * context.tensor_part + actor] < time:
+        return NO_FENCE_BEFORE_SYNC
+    return NO_FENCE_AFTER_SYNC if context.tensor_after[context.columns * warp + actor] < time else 0
+
+
+def lacks_fence_of(context: Context, warp: int, mark: TensorMark, pipelined: int) -> int:
+    """As :func:`lacks_fence`, for a write; of a pipelined operation, only its issue comes before."""
+    actor, time = actor_of_tag(mark.tag), time_of_tag(mark.tag)
+    if pipelined and mark.kind != BY_STORE and vector_of(context, warp)[actor] < time:
+        return lacks_fence_of_issue(context, warp, mark)
+    return lacks_fence(context, warp, actor, time)
+
+
+def lacks_fence_of_issue(context: Context, warp: int, mark: TensorMark) -> int:
+    """As :func:`lacks_fence`, for the issue of an operation by a warp."""
+    issuer = mark.party & 0xFFFF
+    if context.tensor_part == 0 or issuer == warp:
+        return 0
+    if vector_of(context, warp)[context.columns * context.tensor_part + issuer] < mark.issued:
+        return NO_FENCE_BEFORE_SYNC
+    return NO_FENCE_AFTER_SYNC if context.tensor_after[context.columns * warp + issuer] < mark.issued else 0
+
+
 def read_tensor(
     context: Context, lanes: int, cta: int, group: int, groups: int, column: int, columns: int, actor: int, time: int
 ) -> int:
@@ -247,10 +300,15 @@ def read_tensor(
             if not written:
                 status = add_hazard(context, tensor_hazard(context, NEVER_WRITTEN, lanes, k - TENSOR_COLUMNS * line, 1))
                 bad = mark.tag
-            elif knows(context, warp, mark, by_unit and mark.kind == BY_COPY) == 0:
+            else:
+                pipelined = by_unit and mark.kind == BY_COPY
                 rule = READS_STORE if mark.kind == BY_STORE else READS_PRODUCT
-                status = tensor_race(context, rule, lanes, k - TENSOR_COLUMNS * line, columns, mark.party, mark.kind)
-                bad = mark.tag
+                if knows(context, warp, mark, pipelined):
+                    rule = lacks_fence_of(context, warp, mark, pipelined)
+                if rule != 0:
+                    where = k - TENSOR_COLUMNS * line
+                    status = tensor_race(context, rule, lanes, where, columns, mark.party, mark.kind)
+                    bad = mark.tag
             if status != 0:
                 return status
             place = TENSOR_GRANULES * plane + k
@@ -286,13 +344,16 @@ def write_tensor(
         for k in range(first, first + columns):
             mark = context.tensor_marks[TENSOR_GRANULES * cta + k]
             written = time_of_tag(mark.tag) > context.tensor_began
-            if written and mark.tag != bad and knows(context, warp, mark, pipelined) == 0:
+            if written and mark.tag != bad:
                 broken = rule
                 if rule != FREES_USED:
                     broken = STORES_STORED if mark.kind == BY_STORE else STORES_PRODUCT
-                row = k - TENSOR_COLUMNS * line
-                ended = tensor_race(context, broken, lanes, row, columns, mark.party, mark.kind)
-                bad = mark.tag
+                if knows(context, warp, mark, pipelined):
+                    broken = 0 if rule == FREES_USED else lacks_fence_of(context, warp, mark, pipelined)
+                if broken != 0:
+                    where = k - TENSOR_COLUMNS * line
+                    ended = tensor_race(context, broken, lanes, where, columns, mark.party, mark.kind)
+                    bad = mark.tag
             for other in range(2 * warps):
                 place = TENSOR_GRANULES * (2 * warps * cta + other) + k
                 time = context.tensor_reads[place]
@@ -300,9 +361,13 @@ def write_tensor(
                     reader = warps * cta + other % warps
                     by_unit = other >= warps
                     actor = warps_of_cluster(context) + reader if by_unit else context.tensor_actors + reader
-                    if vector_of(context, warp)[actor] < time and not (pipelined and by_unit and reader == warp):
-                        number = context.tensor_readers[place] if context.tensor_readers != 0 else 0
+                    broken = 0
+                    if vector_of(context, warp)[actor] < time:
                         broken = rule if rule == FREES_USED else STORES_READ
+                    elif rule != FREES_USED:
+                        broken = lacks_fence(context, warp, actor, time)
+                    if broken != 0 and not (pipelined and by_unit and reader == warp):
+                        number = context.tensor_readers[place] if context.tensor_readers != 0 else 0
                         party = number << 16 | reader
                         ended = tensor_race(context, broken, lanes, k - TENSOR_COLUMNS * line, columns, party, 0)
                         bad = time

@@ -472,6 +472,8 @@ def land_one(context: Context, entry: TransferEntry) -> int:
         actor = warps_of_cluster(context) + entry.warp
         place = vectors_of(context, mbarrier, is_remote(context, entry.warp, mbarrier)).at(actor)
         place[0] = max(place[0], entry.time)
+        fenced = place.at(context.columns * context.tensor_part)  # an implicit fence before the synchronisation
+        fenced[0] = max(fenced[0], entry.time)
     status = check_arrivals(context, mbarrier, 1 << entry.lane, 1, 0, 0, 1)
     count_arrivals(context, mbarrier, 1)
     return status

@@ -331,6 +331,22 @@ _TENSOR_MEMORY: Mapping[int, HazardRule] = {
     rules.STORES_STORED: _tensor_race(
         "overwrites", "stores to", "usually a missing tcgen05.wait::st, or a missing barrier behind it"
     ),
+    rules.NO_FENCE_BEFORE_SYNC: HazardRule(
+        "tensor-memory",
+        sentence(
+            "accesses column {offset} of tensor memory after {other}, without a fence before the synchronisation",
+            "usually a missing tcgen05.fence::before_thread_sync in the other warp",
+        ),
+        "async",
+    ),
+    rules.NO_FENCE_AFTER_SYNC: HazardRule(
+        "tensor-memory",
+        sentence(
+            "accesses column {offset} of tensor memory after {other}, without a fence after the synchronisation",
+            "usually a missing tcgen05.fence::after_thread_sync behind the wait",
+        ),
+        "async",
+    ),
     rules.USES_LOADED: HazardRule(
         "tensor-memory",
         sentence("uses registers that {other} loads", "usually a missing tcgen05.wait::ld", "not waited for"),

@@ -14,6 +14,7 @@ from warpsan.engine.numeric import canonical, narrowed, widened
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.tensor_memory import (
     allocate_columns,
+    fence_tensor,
     free_columns,
     load_tensor,
     look_at_loaded,
@@ -236,8 +237,9 @@ def _wait(asm: Assembler, instruction: Instruction, form: TensorWait) -> None:
 
 @native("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
 def _fence(asm: Assembler, instruction: Instruction, form: TensorFence) -> None:
-    """Orders operations on tensor memory with the synchronisation of threads, which is not checked: CUTLASS does
-    without."""
+    """Orders operations on tensor memory with the synchronisation of threads: only the checks use it."""
+    if asm.checked:
+        _hand(asm, "tcgen05.fence", fence_tensor, [int(form.before)])
 
 
 @native("tcgen05.commit")
