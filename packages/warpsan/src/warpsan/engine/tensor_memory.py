@@ -297,6 +297,9 @@ def read_tensor(
             if mark.tag == bad and bad != 0:
                 continue
             status, written = 0, time_of_tag(mark.tag) > context.tensor_began
+            if not written and groups == 2:  # a load of 32 lanes may ignore those that M = 64 does not have
+                beside = context.tensor_marks[TENSOR_GRANULES * cta + (k ^ TENSOR_COLUMNS)]
+                written = time_of_tag(beside.tag) > context.tensor_began
             if not written:
                 status = add_hazard(context, tensor_hazard(context, NEVER_WRITTEN, lanes, k - TENSOR_COLUMNS * line, 1))
                 bad = mark.tag
