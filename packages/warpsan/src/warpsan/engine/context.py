@@ -274,6 +274,7 @@ class Context(NativeStruct):
     tensor_load_count: i64
     tensor_load_pcs: Ptr[i32]
     tensor_actors: i64  # the first of the actors that are the loads, and then the stores, of each warp
+    tensor_waits_checked: i64  # whether registers of loads need a wait for these
     # if fences of tensor memory are checked, the part of a vector with what passed one before a synchronisation
     tensor_part: i64
     tensor_after: Ptr[i64]  # ... per warp and actor, what also passed one after it

@@ -53,9 +53,7 @@ from warpsan.host.limits import REGISTER_FILE, registers_at_launch
 from warpsan.host.memory import POISON, Space
 from warpsan.host.setup import Setup
 from warpsan.profile.tally import Tally
-from warpsan.ptx.grammar import has_form
 from warpsan.ptx.opcodes import spaces_of
-from warpsan.ptx.tensor_memory import TensorFence
 
 __all__ = ["ORDERS", "State"]
 
@@ -391,6 +389,7 @@ class State:
             "tensor_actors": actors,
             "tensor_pending": self._keep(np.zeros(max(len(loads), 1) * warps, np.int64)),
             "tensor_load_count": len(loads),
+            "tensor_waits_checked": int(self._needs("tcgen05.wait::ld")),
             "tensor_load_pcs": self._keep(np.array([*loads, 0], np.int32)),
             "tensor_marks": times(TensorMark.byte_size // 8 * granules * ctas),
             "tensor_reads": times(2 * warps * granules),
@@ -398,9 +397,15 @@ class State:
         }
 
     def _fences_tensor(self) -> bool:
-        """Whether fences of tensor memory are checked: in a kernel that has some, or by the strict check. CUTLASS has
-        none."""
-        return "strict" in self.setup.checks or any(has_form(each, TensorFence) for each in self.setup.entry.instructions)
+        """Whether fences of tensor memory are checked (:meth:`_needs`)."""
+        return self._needs("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
+
+    def _needs(self, *names: str) -> bool:
+        """Whether instructions are checked for that the manual demands and CUTLASS leaves out: fences of tensor memory,
+        and waits for its loads. They are in a kernel that has some, or by the strict check."""
+        return "strict" in self.setup.checks or any(
+            each.text.startswith(names) for each in self.setup.entry.instructions
+        )
 
     def _parties(
         self, granules: int, planes: int, columns: int, warps: int, *, updates: bool, watches: bool

@@ -495,6 +495,8 @@ def load_tensor(registers: int, record: Record, mask: int, context: Context) -> 
             first = column + half * split
             if status == 0:
                 status = read_tensor(context, mask, cta, lane // 16, groups, first, columns, actor, time)
+        if context.tensor_waits_checked == 0:
+            vector_of(context, context.current)[actor] = time
     rows = context.lists.at(record.operands[2])
     for register in range(many):
         row = registers + rows[register]
@@ -560,7 +562,7 @@ def look_at_loaded(registers: int, record: Record, mask: int, context: Context) 
     loads = context.lists.at(record.operands[0])
     for k in range(record.operands[1]):
         place = context.tensor_load_count * context.current + loads[k]
-        if context.tensor_pending[place] == context.current_warp.tensor_waits + 1:
+        if context.tensor_waits_checked and context.tensor_pending[place] == context.current_warp.tensor_waits + 1:
             row = hazard_row(context, record, USES_LOADED, mask)
             row.other_pc = context.tensor_load_pcs[loads[k]]
             row.other_warp = row.warp
