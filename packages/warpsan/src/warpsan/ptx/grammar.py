@@ -147,7 +147,7 @@ class Grammar(NamedTuple):
         Number of operands after the first; None for a number that the form or the handler checks.
     unit : {"", "copies", "mbarriers", "bulk", "products", "proxies", "tensor"}
         Asynchronous unit, whose memory a launch needs: ``cp.async``; mbarriers; operations that complete like bulk
-        copies; products of warpgroups; fences between proxies.
+        copies; products of warpgroups; fences between proxies; tensor memory.
     ends : bool
         Whether a basic block ends after it: control may branch, or lanes wait.
     """
