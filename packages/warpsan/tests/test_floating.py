@@ -53,6 +53,45 @@ def test_binary_f32_in_every_rounding(operation, rounding):
     check(f"{operation}.{rounding}.f32 %d, %a, %b;", "f32", expected, inputs)
 
 
+@pytest.mark.parametrize("operation", ["add", "sub", "mul"])
+@pytest.mark.parametrize("rounding", ["rn", "rm"])
+def test_binary_f32x2(operation, rounding):
+    inputs = pairs("f32")
+    columns = list(zip(*inputs, strict=True))
+    first, second = ([(row[k], row[1 - k]) for row in columns] for k in (0, 1))
+    body = "mov.b64 %x, {%a, %b}; mov.b64 %y, {%b, %a};\n"
+    body += f"{operation}.{rounding}.f32x2 %x, %x, %y; mov.b64 {{%d, %e}}, %x;"
+    d, e = run(
+        body,
+        {"d": "f32", "e": "f32"},
+        registers=".reg .b64 %x, %y;",
+        target="sm_100a",
+        a=("f32", inputs[0]),
+        b=("f32", inputs[1]),
+    )
+    for result, sources in ((d, first), (e, second)):
+        halves = list(zip(*sources, strict=True))
+        expected = [encode(BINARY[operation](x, y, rounding), "f32", rounding) for x, y in numbers("f32", halves)]
+        assert_bits(result, expected, "f32", halves)
+
+
+def test_fma_f32x2_and_three_extrema():
+    a, b, c = triples("f32")
+    body = "mov.b64 %x, {%a, %b}; mov.b64 %y, {%b, %c}; mov.b64 %z, {%c, %a};\n"
+    body += "fma.rn.f32x2 %x, %x, %y, %z; mov.b64 {%d, %e}, %x; max.f32 %f, %a, %b, %c; min.f32 %g, %a, %b, %c;\n"
+    body += "max.f32 %u, %a, %b; max.f32 %u, %u, %c; min.f32 %v, %a, %b; min.f32 %v, %v, %c;"
+    results = dict.fromkeys("defguv", "f32")
+    sources = {"a": ("f32", a), "b": ("f32", b), "c": ("f32", c)}
+    d, e, f, g, u, v = run(body, results, registers=".reg .b64 %x, %y, %z;", target="sm_100a", **sources)
+    for result, columns in ((d, (a, b, c)), (e, (b, c, a))):
+        (want,) = run(
+            "fma.rn.f32 %d, %a, %b, %c;", {"d": "f32"}, **dict(zip("abc", (("f32", x) for x in columns), strict=True))
+        )
+        np.testing.assert_array_equal(result.view(np.uint32), want.view(np.uint32))
+    np.testing.assert_array_equal(f.view(np.uint32), u.view(np.uint32))
+    np.testing.assert_array_equal(g.view(np.uint32), v.view(np.uint32))
+
+
 @pytest.mark.parametrize("operation", BINARY)
 def test_binary_f64(operation):
     inputs = pairs("f64")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from tensor_snippets import COMMIT, WAIT, descriptor, instruction, k_major, kernel, run
 
 RNG = np.random.default_rng(0)

@@ -1,5 +1,4 @@
-"""Registers of loads from tensor memory that an instruction may use before the wait for them (PTX ISA, "tcgen05.wait").
-"""
+"""Registers of loads from tensor memory that instructions may use before a wait (PTX ISA, "tcgen05.wait")."""
 
 from __future__ import annotations
 

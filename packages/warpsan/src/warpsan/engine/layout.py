@@ -183,7 +183,7 @@ MOST_PRODUCTS = 64
 # ---- tensor memory ---------------------------------------------------------------------------------------------------
 
 TENSOR_LANES, TENSOR_COLUMNS, TENSOR_UNIT = 128, 512, 32
-"""Lanes and columns of a CTA, and the columns of the smallest allocation. A cell has 32 bits; a column is contiguous."""
+"""Lanes and columns of a CTA, and the columns of the smallest allocation. The cells of a column are contiguous."""
 TENSOR_UNITS = TENSOR_COLUMNS // TENSOR_UNIT
 TENSOR_BYTES = 4 * TENSOR_LANES * TENSOR_COLUMNS
 TENSOR_GRANULES = TENSOR_LANES // 16 * TENSOR_COLUMNS

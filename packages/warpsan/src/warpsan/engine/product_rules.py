@@ -84,9 +84,7 @@ def same_in_all(context: Context, first: int, row: int, value: int, rule: int) -
     return 0
 
 
-def check_placed(
-    context: Context, first: int, pc: int, placed: int, descriptor: int, k_major: int, warps: int
-) -> int:
+def check_placed(context: Context, first: int, pc: int, placed: int, descriptor: int, k_major: int, warps: int) -> int:
     """The chunks of an operand, of which so many warps read a part each, must be modelled and legal; ``placed`` is the
     result of :func:`place_chunks`, which has left them in the scratch. Returns a status."""
     if placed == 1:

@@ -86,8 +86,8 @@ missing."""
 
 # ---- tensor memory ---------------------------------------------------------------------------------------------------
 
-(NOT_ALLOCATED, NOT_ITS_LANES, ADDRESSES_DIFFER, WRONG_COLUMNS, NO_COLUMNS, WITHOUT_PERMIT, NOT_ITS_COLUMNS) = (
-    range(160, 167)
+(NOT_ALLOCATED, NOT_ITS_LANES, ADDRESSES_DIFFER, WRONG_COLUMNS, NO_COLUMNS, WITHOUT_PERMIT, NOT_ITS_COLUMNS) = range(
+    160, 167
 )
 NEVER_FREED, NEVER_WRITTEN, WRONG_PRODUCT = range(167, 170)
 """``offset`` is a column, ``width`` a number of columns (:mod:`.tensor_memory`)."""

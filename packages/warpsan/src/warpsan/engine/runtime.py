@@ -25,7 +25,17 @@ _MODULES = (
         "mbarriers",
         "phases",
     ),
-    *("products", "scheduler", "suspects", "tensor_memory", "tensor_products", "traffic", "transfers", "updates", "watch"),
+    *(
+        "products",
+        "scheduler",
+        "suspects",
+        "tensor_memory",
+        "tensor_products",
+        "traffic",
+        "transfers",
+        "updates",
+        "watch",
+    ),
     *("watch.cluster_memory", "watch.undefined_bytes", "watch.undefined_global", "watch.undefined_products"),
 )
 

@@ -451,9 +451,9 @@ def columns_of(shape: int, many: int) -> int:
 
 
 def begin_move(registers: int, record: Record, mask: int, context: Context) -> int:
-    """A warp moves cells: operands are the row and offset of the address, the start of the list of rows, the number
-    of registers, the shape and whether it packs (bit 3), the distance of halves, the pc, and the number of the load. Returns the lane << 16 | column, or
-    minus a status, or -1 if the move is left out."""
+    """A warp moves cells: operands are the row and offset of the address, the start of the list of rows, the number of
+    registers, the shape and whether it packs (bit 3), the distance of halves, the pc, and the number of the load.
+    Returns the lane << 16 | column, or minus a status, or -1 if the move is left out."""
     current_instruction(context, record.operands[6])
     place = registers + record.operands[0]
     status = same_in_warp(context, place, mask)

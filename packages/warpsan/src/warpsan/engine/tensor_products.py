@@ -217,7 +217,9 @@ def b_major(entry: TransferEntry) -> int:
     return 1 - (entry.coordinates[_DESCRIPTOR] >> 16 & 1)
 
 
-def place_operand(context: Context, entry: TransferEntry, cta: int, descriptor: int, rows: int, k_major: int, out: int) -> int:
+def place_operand(
+    context: Context, entry: TransferEntry, cta: int, descriptor: int, rows: int, k_major: int, out: int
+) -> int:
     """Place the chunks of an operand at ``out``. Returns a status."""
     if descriptor >> 52 & 1 or descriptor >> 61 & 1:
         return not_modelled(context, entry.pc)

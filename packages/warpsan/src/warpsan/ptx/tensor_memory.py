@@ -28,7 +28,9 @@ _SECTION = "TensorCore 5th Generation Family Instructions"
 _ASYNC = Opcode(_SECTION, pipe="async", writes=False, undefined="used", effects=True, awaited=True, forms=True)
 opcodes("tcgen05", _ASYNC)
 opcodes(
-    " ".join(f"tcgen05.{name}" for name in ("st", "alloc", "dealloc", "relinquish_alloc_permit", "wait::ld", "wait::st")),
+    " ".join(
+        f"tcgen05.{name}" for name in ("st", "alloc", "dealloc", "relinquish_alloc_permit", "wait::ld", "wait::st")
+    ),
     replace(_ASYNC, lanes="warp"),
 )
 opcodes("tcgen05.ld", replace(_ASYNC, lanes="warp", writes=True, awaited=False))

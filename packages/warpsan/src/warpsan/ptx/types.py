@@ -48,6 +48,7 @@ def _table() -> dict[str, PtxType]:
     table["s16x2"] = PtxType("s16x2", "s", 32, np.dtype("i2"), lanes=2)
     bfloat16 = np.dtype(ml_dtypes.bfloat16)
     table["f16x2"] = PtxType("f16x2", "f", 32, np.dtype(np.float16), lanes=2)
+    table["f32x2"] = PtxType("f32x2", "f", 64, np.dtype(np.float32), lanes=2)
     table["bf16"] = PtxType("bf16", "bf", 16, bfloat16)
     table["bf16x2"] = PtxType("bf16x2", "bf", 32, bfloat16, lanes=2)
     return table

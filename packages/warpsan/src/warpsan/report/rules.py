@@ -51,7 +51,9 @@ def sentence(what: str, advice: str, note: str = "") -> Words:
     lanes; ``note`` is the state of the conflicting access."""
 
     def words(places: Places, row: HazardRow, instruction: Instruction) -> Wording:
-        numbers = {"last": row.offset + row.width - 1} | {name: getattr(row, name) for name in ("offset", "width", "expected", "actual", "limit", "space")}
+        numbers = {"last": row.offset + row.width - 1} | {
+            name: getattr(row, name) for name in ("offset", "width", "expected", "actual", "limit", "space")
+        }
         text = what.format(opcode=instruction.opcode, other="{other}", lanes=row.lanes.bit_count(), **numbers)
         return Wording(text, advice, places.other(row, note))
 
@@ -272,6 +274,7 @@ _PRODUCTS: Mapping[int, HazardRule] = {
     rules.SHARES_REGISTERS: HazardRule("wgmma", shares_registers, "async"),
 }
 
+
 def _tensor(what: str, advice: str = "", *, at_end: bool = False) -> HazardRule:
     return HazardRule("tensor-memory", sentence(what, advice), "async", at_end=at_end)
 
@@ -352,9 +355,7 @@ _TENSOR_MEMORY: Mapping[int, HazardRule] = {
         sentence("uses registers that {other} loads", "usually a missing tcgen05.wait::ld", "not waited for"),
         "async",
     ),
-    rules.FREES_USED: _tensor_race(
-        "frees", "still uses", "usually a missing wait or barrier before tcgen05.dealloc"
-    ),
+    rules.FREES_USED: _tensor_race("frees", "still uses", "usually a missing wait or barrier before tcgen05.dealloc"),
 }
 
 RULES: Mapping[int, HazardRule] = {

@@ -153,6 +153,11 @@ def _xor_signs(compute: Compute) -> Compute:
     return run
 
 
+def _of_three(compute: Compute) -> Compute:
+    """An operation on two sources as one on two or three."""
+    return lambda a, b, *c: compute(compute(a, b), c[0]) if c else compute(a, b)
+
+
 def _unrounded(asm: Assembler, instruction: Instruction, form: Computation) -> None:
     """An operation without rounding, in any type, under ``.ftz``."""
     name, type_, ftz = form.name, form.type, "ftz" in form.flags
@@ -162,8 +167,10 @@ def _unrounded(asm: Assembler, instruction: Instruction, form: Computation) -> N
         if signs != ("abs" in form.flags):
             raise asm.unsupported(".xorsign goes with .abs")
         compute = _extremum(name, propagate)
-        compute = _xor_signs(compute) if signs else compute
-        name = f"{name}{'.NaN' * propagate}{'.xorsign' * signs}"
+        compute = _xor_signs(compute) if signs else _of_three(compute)
+        if len(instruction.operands) not in (3, 4 - signs):
+            raise asm.unsupported("expected two or three source operands")
+        name = f"{name}{len(instruction.operands) - 1}{'.NaN' * propagate}{'.xorsign' * signs}"
     if is_half(type_):
         compute = halved(compute, base_of(type_))
     name = f"{name}{'.ftz' * ftz}.{type_.name}"

@@ -24,8 +24,7 @@ from warpsan.engine.tensor_memory import (
 )
 from warpsan.engine.tensor_products import commit_tensor, issue_copy, issue_product
 from warpsan.numerics.tensor_cores import rule_of
-from warpsan.ptx.grammar import Form
-from warpsan.ptx.ir import Address, Immediate, Instruction, Operand, Register, Vector
+from warpsan.ptx.ir import Address, Immediate, Instruction, Operand, Vector
 from warpsan.ptx.matrices import ELEMENTS
 from warpsan.ptx.tensor_memory import (
     COPY_SHAPES,
@@ -124,7 +123,9 @@ def _read_half(code: OperationCode, result: str, cells: Any, half: int, keep: An
     whole = columns.shuffled(_TURNED)
     if result == "f32":
         b = code.builder
-        scale = b.trunc(b.shl(b.sub(WORD64(127), code.operand(4)), WORD64(23)), code.constant("u32", 0).value.type.element)
+        scale = b.trunc(
+            b.shl(b.sub(WORD64(127), code.operand(4)), WORD64(23)), code.constant("u32", 0).value.type.element
+        )
         whole = whole * code.spread(scale, "u32", whole.count).as_type("f32")
     return where(code.all_or_none(keep, whole.count), whole, 0)
 
