@@ -57,7 +57,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         facts = {"grid": 4, "block": 64, "args": [buffer, buffer, n]}
         (folder / f"{name}.json").write_text(json.dumps(facts))
     (folder / "alone.ptx").write_text(ptx)
-    (folder / "strange.ptx").write_text(ptx.replace("ret;", "tcgen05.fence::before_thread_sync;\nret;"))
+    (folder / "strange.ptx").write_text(ptx.replace("ret;", "stackrestore.u32 %r1;\nret;"))
     return folder
 
 
@@ -183,7 +183,7 @@ BAD: list[tuple[tuple[str, ...], str]] = [
     (("gone.ptx",), "gone.ptx cannot be read"),
     (("alone.ptx",), "alone.ptx needs a description of its launch: --launch FILE.json, or alone.json"),
     (("twice.ptx", "--causal"), "are for kernels"),
-    (("strange.ptx", "--launch", "twice.json"), "tcgen05"),
+    (("strange.ptx", "--launch", "twice.json"), "stackrestore"),
 ]
 
 
@@ -202,5 +202,5 @@ def test_bad_input_is_one_line_and_exit_2(
     assert line.startswith("sdpalab: ")
     assert reason in line
     assert printed.out == "" or reason in json.loads(printed.out)["error"]
-    if reason == "tcgen05":
+    if reason == "stackrestore":
         assert "PTX line" in line

@@ -245,7 +245,7 @@ def test_without_a_cooperative_launch_there_is_no_workspace():
 
 
 UNMODELLED = {
-    "an opcode": "tcgen05.fence::before_thread_sync;",
+    "an opcode": "stackrestore.u32 %r1;",
     "a modifier": "ld.global.b32.fancy %r1, [%d0];",
     "a special register": "mov.u32 %r1, %smid;",
     "a texture": "tex.2d.v4.f32.s32 {%r1, %r2, %r3, %r4}, [picture, {%r5, %r6}];",

@@ -1,6 +1,7 @@
 """Forms of instructions on tensor memory (PTX ISA, "TensorCore 5th Generation Family Instructions").
 
-Sparse products, weight-stationary products (``.ws``) and decompressing copies are not modelled.
+Sparse and block-scaled products, weight-stationary products (``.ws``), shifts, copies of four rows and decompressing
+copies are not modelled.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ __all__ = [
     "TensorCopyIn",
     "TensorFence",
     "TensorMove",
+    "TensorPermit",
     "TensorProduct",
-    "TensorShift",
     "TensorWait",
 ]
 
@@ -39,7 +40,6 @@ _SHAPES = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}
 """Registers of each thread for ``.x1``, by shape."""
 COPY_SHAPES = {
     "128x256b": (128, 2, 1),
-    "4x256b": (4, 2, 1),
     "128x128b": (128, 1, 1),
     "64x128b": (64, 1, 2),
     "32x128b": (32, 1, 4),
@@ -170,10 +170,3 @@ class TensorCopyIn(Form):
         """A multicast that the shape does not have."""
         wanted = {"64x128b": "warpx2", "32x128b": "warpx4"}.get(self.shape, "")
         return "" if self.casts.split("::")[0] == wanted else f"expected .{wanted or 'no multicast'}"
-
-
-@form("tcgen05.shift", words=("down",), unit="tensor")
-class TensorShift(Form):
-    """A copy of each row of 32 bytes to the lane before it, issued by one thread."""
-
-    group: int = part(_group)

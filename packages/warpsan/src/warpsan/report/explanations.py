@@ -152,6 +152,17 @@ EXPLANATIONS: dict[str, Explanation] = {
         "// right: __global__ void copy(const __grid_constant__ CUtensorMap map)",
         "memcheck",
     ),
+    "tensor-memory": Explanation(
+        "Tensor memory is misused",
+        "A warp allocates columns and frees them again, and accesses the 32 lanes of its number modulo 4. Products run "
+        "on after their issue: their sums can be read when a thread has waited for the mbarrier of a tcgen05.commit. "
+        "tcgen05.wait::ld and wait::st complete the warp's own loads and stores; a fence before and one after a "
+        "synchronisation pass the order on.",
+        "tcgen05.mma.cta_group::1.kind::f16 [tmem], descA, descB, idesc, p;\n"
+        "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [bar];\n"
+        "tcgen05.ld.sync.aligned.32x32b.x8.b32 {...}, [tmem];  // missing: a wait for the phase of bar",
+        "synccheck",
+    ),
     "trap": Explanation(
         "The kernel ends the launch itself",
         "An assert failed, or __trap() or a breakpoint was reached.",
