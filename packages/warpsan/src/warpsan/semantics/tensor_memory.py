@@ -37,9 +37,9 @@ from warpsan.ptx.tensor_memory import (
     TensorProduct,
     TensorWait,
 )
-from warpsan.semantics.bulk import shared_address
 from warpsan.semantics.factors import as_factor
 from warpsan.semantics.integer_sums import IntegerSum
+from warpsan.semantics.mbarriers import shared_address
 from warpsan.semantics.sums import COLUMNS, TileSum, stacked
 from warpsan.semantics.warpgroup import FLOATS, loaded_chunks
 
@@ -277,7 +277,7 @@ def _mma(asm: Assembler, instruction: Instruction, form: TensorProduct) -> None:
     words["b"], words["descriptor"] = asm.source(b, "u64"), asm.source(descriptor, "u32")
     words["lanes"] = [-1] * 8
     if more and isinstance(more[0], Vector):
-        rows = [asm.source(item, "b32") for item in more.pop(0).items]
+        rows = [asm.source(item, "b32") for item in asm.vector(more.pop(0))]
         if len(rows) != 4 * form.group:
             raise asm.unsupported(f"expected {4 * form.group} masks of lanes")
         words["lanes"] = rows + [-1] * (8 - len(rows))
