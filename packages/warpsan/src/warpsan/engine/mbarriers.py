@@ -29,7 +29,6 @@ from warpsan.engine.layout import (
     LEFT_OUT,
     MOST_MBARRIERS,
     READY,
-    SCRATCH_PLACES,
     SPENT,
     TOGETHER,
 )
@@ -178,7 +177,7 @@ def initialise(context: Context, entry: MbarrierState, lane: int) -> int:
     status."""
     offset, cta = entry.offset, entry.cta
     warp = context.current
-    store64(context.scratch + SCRATCH_PLACES + 8 * lane, offset)
+    context.places[lane] = offset
     status = write_shared(context, cta, 1 << lane, EVERY_LANE, offset, offset, 8)
     touch_remote(context, warp, cta, warp, context.clocks[warp], 0)
     mark_mbarrier(context, cta, offset)
@@ -191,9 +190,9 @@ def mbarrier_instruction(context: Context, registers: int, row: int, offset: int
     current_instruction(context, pc)
     if (context.counting | is_recorded(context, pc)) == 0:
         return
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     for lane in range(32):
-        store64(places + 8 * lane, offset_of(load64(registers + row + 8 * lane) + offset))
+        places[lane] = offset_of(load64(registers + row + 8 * lane) + offset)
     record_shared(context, mask, 8, pc)
     if context.counting != 0:
         count_shared(context, mask, 8, pc, 0)
@@ -416,7 +415,7 @@ def end_mbarrier(registers: int, record: Record, mask: int, context: Context) ->
         entry.valid = ENDED
         if context.checked != 0:
             unmark_mbarrier(context, cta, offset)
-            store64(context.scratch + SCRATCH_PLACES, offset)
+            context.places[0] = offset
             mark_written(context, cta, 1, EVERY_LANE, 8)
     return 0
 

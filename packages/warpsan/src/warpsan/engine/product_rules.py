@@ -25,7 +25,6 @@ from warpsan.engine.layout import (
     MOST_SETS,
     NO_DESCRIPTOR,
     SCRATCH_CHUNKS,
-    SCRATCH_FAULTS,
     SCRATCH_POISON,
     UNMODELLED,
 )
@@ -85,8 +84,8 @@ def check_placed(
         return 0
     scratch = context.scratch
     if placed == 0:
-        store64(scratch + SCRATCH_FAULTS, entry.pc)
-        store64(scratch + SCRATCH_FAULTS + 8, NO_DESCRIPTOR)
+        context.ended_by = entry.pc
+        context.end_number = NO_DESCRIPTOR
         return UNMODELLED
     current_instruction(context, entry.pc)
     k = 0

@@ -20,7 +20,7 @@ def is_recorded(context: Context, pc: int) -> int:
 
 
 def record_shared(context: Context, mask: int, width: int, pc: int) -> None:
-    """Lanes of the current warp access shared memory at the offsets in the scratch."""
+    """Lanes of the current warp access shared memory at the offsets in the context."""
     if is_recorded(context, pc):
         call_operation(context.record_shared, pc, width, mask, context)
 

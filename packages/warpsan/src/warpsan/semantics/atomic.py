@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from warpsan.analysis.fusion import registers_read
-from warpsan.engine import layout
 from warpsan.engine.access import addresses, located
 from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.lanes import POINTER, WORD32, WORD64, Lanes, where
@@ -118,7 +117,7 @@ def _update(
     """Operands are the row of the addresses, an offset, the row of the result, and those of the sources."""
     b, size = code.builder, WORD64(type_.bytes)
     address = located(code, 0, space, bits)
-    scratch = code.at(code.pointer("scratch"), WORD64(layout.SCRATCH_PLACES))
+    scratch = code.pointer("places")
     b.store(addresses(code, address, space, type_.bytes).value, scratch, align=64)
     in_shared = code.any_of(address >> WINDOW_BITS == SHARED_BASE >> WINDOW_BITS)
 

@@ -17,7 +17,6 @@ from warpsan.engine.layout import (
     MANY_COPIES,
     MOST_COPIES,
     PAGE_SHIFT,
-    SCRATCH_PLACES,
 )
 from warpsan.engine.mbarriers import (
     actor_of,
@@ -36,7 +35,7 @@ from warpsan.engine.tags import shared_tag
 from warpsan.engine.transfers.entries import lane_address, new_entry, next_serial
 from warpsan.engine.watch.shared_memory import copies_still_fly, mark_flying
 from warpsan.engine.watch.undefined_global import undefine_copies
-from warpsan.engine.words import load64, popcount, store64
+from warpsan.engine.words import popcount
 
 __all__ = ["arrive_behind_copies", "land_arrivals"]
 
@@ -117,15 +116,15 @@ def signalled(context: Context, one: ThreadCopy, due: int, mbarrier: MbarrierSta
     """Lanes' copies have landed, as an operation of an mbarrier."""
     cta, width = context.current_warp.cta, one.width
     shared = context.shared + cta * context.shared_stride
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     for lane in range(32):
-        store64(places + 8 * lane, one.target[lane] - shared)
+        places[lane] = one.target[lane] - shared
     mark_flying(context, cta, due, width, 0)
     actor = actor_of(context, mbarrier)
     time = operation_time(context, actor)
     for lane in range(32):
         if due >> lane & 1:
-            offset = load64(places + 8 * lane)
+            offset = places[lane]
             mark_copy(context, cta, offset, width, shared_tag(actor, time), -1)
             copy_came(context, cta, offset, width)
             page = context.page_generic.at(page_of(context, cta, offset >> PAGE_SHIFT))

@@ -20,8 +20,6 @@ from warpsan.engine.layout import (
     MAP_KIND,
     MOST_MBARRIERS,
     OF_COPIES,
-    SCRATCH_FAULTS,
-    SCRATCH_PLACES,
     STORES,
     UNMODELLED,
     WITHIN,
@@ -38,7 +36,7 @@ from warpsan.engine.transfers.boxes import global_lines
 from warpsan.engine.transfers.entries import box_entry, bytes_entry, lane_address, new_entry, next_entry, next_serial
 from warpsan.engine.transfers.landing import begin_store, begin_transfer
 from warpsan.engine.unit_addresses import check_shared, cta_alive, cta_of, offset_of
-from warpsan.engine.words import copy, load32, load64, store64
+from warpsan.engine.words import copy, load32, load64
 
 __all__ = ["copy_within", "load_box", "load_bytes", "store_box", "store_bytes", "store_words"]
 
@@ -118,8 +116,8 @@ def set_combination(context: Context, entry: TransferEntry, combine: int) -> int
         kind = load64(tensor + 8 * MAP_KIND)
         number = context.lists[combine + kind] if kind >= 0 else 0
         if number == 0:
-            store64(context.scratch + SCRATCH_FAULTS, entry.pc)
-            store64(context.scratch + SCRATCH_FAULTS + 8, kind)
+            context.ended_by = entry.pc
+            context.end_number = kind
             return UNMODELLED
         entry.combine = load64(tensor + 8 * MAP_ITEM) << 16 | number
     return 0
@@ -173,9 +171,9 @@ def store_words(registers: int, record: Record, mask: int, context: Context) -> 
     size = element * many
     if context.counting | is_recorded(context, record.operands[6]):
         row, shift = registers + record.operands[0], record.operands[1]
-        places = context.scratch + SCRATCH_PLACES
+        places = context.places
         for lane in range(32):
-            store64(places + 8 * lane, offset_of(load64(row + 8 * lane) + shift))
+            places[lane] = offset_of(load64(row + 8 * lane) + shift)
         record_shared(context, mask, size, record.operands[6])
         if context.counting != 0:
             count_shared(context, mask, size, record.operands[6], 0)

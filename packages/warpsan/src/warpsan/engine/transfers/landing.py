@@ -22,7 +22,6 @@ from warpsan.engine.layout import (
     EVERY_LANE,
     LANDED,
     SCOPE_SHIFT,
-    SCRATCH_PLACES,
     STORES,
     WAITED_FOR,
     WITHIN,
@@ -41,7 +40,7 @@ from warpsan.engine.transfers.boxes import global_lines, move_box, put
 from warpsan.engine.transfers.entries import origin_place, shared_place
 from warpsan.engine.unit_addresses import cta_alive
 from warpsan.engine.watch.cluster_memory import UPDATES, watch_cluster
-from warpsan.engine.words import copy, fill, load32, store32, store64
+from warpsan.engine.words import copy, fill, load32, store32
 from warpsan.host.memory import RANK_SHIFT
 
 __all__ = ["begin_store", "begin_transfer", "commit_transfers", "drained", "land_next", "wait_for_transfers"]
@@ -309,10 +308,9 @@ def combine_words(context: Context, entry: TransferEntry) -> int:
         context.current = warp
         context.current_warp = context.warps[warp]
         current_instruction(context, entry.pc)
-        place = context.scratch + SCRATCH_PLACES + 8 * lane
         width = min(size, 16)
         for k in range(size // width):
-            store64(place, cta + 1 << RANK_SHIFT | offset + width * k)
+            context.places[lane] = cta + 1 << RANK_SHIFT | offset + width * k
             status = watch_cluster(
                 context, 1 << lane, EVERY_LANE, width, UPDATES, CONTINUES | SAME_CLUSTER << SCOPE_SHIFT
             )
