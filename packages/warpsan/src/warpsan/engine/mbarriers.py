@@ -54,7 +54,7 @@ from warpsan.engine.rules import (
     UPDATES_WRITTEN,
 )
 from warpsan.engine.structs import Ptr, i64
-from warpsan.engine.suspects import current_instruction, first_lane
+from warpsan.engine.suspects import current_instruction, first_lane, is_status
 from warpsan.engine.tags import actor_of_tag, time_of_tag
 from warpsan.engine.traffic import count_shared
 from warpsan.engine.unit_addresses import check_shared, cta_of, offset_of
@@ -289,7 +289,7 @@ def arrive_at(registers: int, record: Record, mask: int, context: Context) -> in
             if left >> lane & 1 == 0:
                 continue
             actual = named_mbarrier(context, lane, load64(registers + place + 8 * lane) + shift)
-            if actual < 64:
+            if is_status(actual):
                 left = left & ~(1 << lane)
                 if actual == LEFT_OUT:
                     continue
@@ -382,7 +382,7 @@ def count_bytes(registers: int, record: Record, mask: int, context: Context) -> 
         actual = named_mbarrier(context, lane, load64(registers + row + 8 * lane) + shift)
         if actual == LEFT_OUT:
             continue
-        if actual < 64:
+        if is_status(actual):
             return actual
         entry = MbarrierState(actual)
         status = use_mbarrier(context, entry, lane)
@@ -407,7 +407,7 @@ def end_mbarrier(registers: int, record: Record, mask: int, context: Context) ->
         actual = named_mbarrier(context, lane, load64(registers + row + 8 * lane) + shift)
         if actual == LEFT_OUT:
             continue
-        status = use_mbarrier(context, MbarrierState(actual), lane) if actual >= 64 else actual
+        status = actual if is_status(actual) else use_mbarrier(context, MbarrierState(actual), lane)
         if status != 0:
             return status
         entry = MbarrierState(actual)

@@ -185,7 +185,6 @@ class TransferEntry(NativeStruct):
     pc: i64
     source: i64  # the address of the data in this process after the read
     state: i64  # WRITTEN_OUT and WAITED_FOR, as bits
-    linear_cta: i64  # the linear index of its CTA plus one
     combine: i64  # bytes of an element << 16 | number of an operation + 1; 0: overwrite
 
 

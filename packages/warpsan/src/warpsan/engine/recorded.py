@@ -8,6 +8,7 @@ from warpsan.engine.layout import (
     WARP,
 )
 from warpsan.engine.memory import TransferEntry
+from warpsan.engine.suspects import act_for
 from warpsan.engine.words import call_operation
 
 __all__ = ["is_recorded", "record_line", "record_lines", "record_shared", "record_update"]
@@ -35,8 +36,7 @@ def record_update(context: Context, entry: TransferEntry) -> None:
     """A lane's copy updates a stretch of shared memory."""
     pc, begin = entry.pc, entry.offset
     if is_recorded(context, pc):
-        context.current = entry.warp
-        context.current_cta = entry.linear_cta
+        act_for(context, entry.warp)
         lane, end = entry.lane, begin + entry.bytes
         call_operation(context.record_line, begin, end, WARP + lane, context)
         record_lines(context, pc)

@@ -34,7 +34,7 @@ from warpsan.engine.rules import (
     WAITS_WITHOUT_ARRIVAL,
 )
 from warpsan.engine.structs import Ptr, i64
-from warpsan.engine.suspects import current_instruction, first_lane
+from warpsan.engine.suspects import current_instruction, first_lane, is_status
 from warpsan.engine.watch.releases import take_rows
 from warpsan.engine.words import load32, load64, popcount, store32
 
@@ -64,7 +64,7 @@ def wait_for_phase(context: Context, registers: int, block: Block, part: Path) -
     first = first_lane(mask)
     current_instruction(context, block.end_pc)
     actual = named_mbarrier(context, first, load64(place + 8 * first) + block.end_b)
-    if actual < 64:  # no phase to wait for
+    if is_status(actual):  # no phase to wait for
         store32(result, load32(result) | mask)
         return 0 if actual == LEFT_OUT else actual
     entry = MbarrierState(actual)

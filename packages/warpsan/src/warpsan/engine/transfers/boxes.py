@@ -26,7 +26,7 @@ from warpsan.engine.layout import (
 )
 from warpsan.engine.memory import TransferEntry
 from warpsan.engine.recorded import is_recorded, record_line
-from warpsan.engine.suspects import current_instruction
+from warpsan.engine.suspects import act_for, current_instruction
 from warpsan.engine.transfers.entries import origin_place, shared_place
 from warpsan.engine.watch import read_pieces, update_pieces, write_pieces, written_nearby
 from warpsan.engine.watch.undefined_global import bring_undefined, copy_undefined, define_global, update_undefined
@@ -44,9 +44,7 @@ def global_lines(context: Context, entry: TransferEntry, kind: int) -> int:
         return 0
     current_instruction(context, entry.pc)
     warp = entry.warp
-    context.current = warp
-    context.current_cta = entry.linear_cta
-    context.current_live = context.warps[warp].live
+    act_for(context, warp)
     tensor = entry.tensor_map
     if tensor == 0:
         begin = entry.coordinates[0]

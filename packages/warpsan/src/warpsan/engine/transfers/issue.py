@@ -29,7 +29,7 @@ from warpsan.engine.mbarriers import actor_of, break_mbarrier_rule, comes_after_
 from warpsan.engine.memory import MbarrierState, Record, TransferEntry
 from warpsan.engine.recorded import is_recorded, record_lines, record_shared
 from warpsan.engine.rules import NO_MBARRIER, SIGNALS_ANOTHER_CTA, SIGNALS_WRITTEN, WRITES_EXITED
-from warpsan.engine.suspects import current_instruction
+from warpsan.engine.suspects import current_instruction, is_status
 from warpsan.engine.tags import global_tag
 from warpsan.engine.traffic import count_shared
 from warpsan.engine.transfers.boxes import global_lines
@@ -78,7 +78,7 @@ def issue(registers: int, record: Record, mask: int, context: Context, kind: int
             place = box_entry(registers, record, lane, context, kind)
         else:
             place = bytes_entry(registers, record, lane, context, kind)
-        status = issue_one(registers, record, lane, context, TransferEntry(place)) if place >= 64 else place
+        status = place if is_status(place) else issue_one(registers, record, lane, context, TransferEntry(place))
         if status > LEFT_OUT:
             return status
     record_lines(context, record.operands[COPY_PC])
@@ -96,7 +96,7 @@ def issue_one(registers: int, record: Record, lane: int, context: Context, entry
         if kind == STORES:
             return begin_store(context, entry, lane)
     mbarrier = named_mbarrier(context, lane, lane_address(registers, record, COPY_SIGNAL, lane))
-    if mbarrier < 64:
+    if is_status(mbarrier):
         entry.kind = LANDED
         return mbarrier
     entry.mbarrier = MbarrierState(mbarrier)
@@ -186,7 +186,7 @@ def store_words(registers: int, record: Record, mask: int, context: Context) -> 
         mbarrier = named_mbarrier(context, lane, signal) if status == 0 else status
         if mbarrier == LEFT_OUT:
             continue
-        if mbarrier < 64:
+        if is_status(mbarrier):
             return mbarrier
         cta, offset = cta_of(context, address), offset_of(address)
         if MbarrierState(mbarrier).cta != cta:
@@ -194,7 +194,7 @@ def store_words(registers: int, record: Record, mask: int, context: Context) -> 
             if status != 0:
                 return status
         place = new_entry(context, WORDS, lane, cta, offset, size)
-        if place < 64:
+        if is_status(place):
             return place
         entry = TransferEntry(place)
         entry.mbarrier = MbarrierState(mbarrier)
@@ -243,7 +243,7 @@ def announce_load(context: Context, entry: TransferEntry, proxy: int, reads: int
     actor, cta = actor_of(context, mbarrier), entry.cta
     time = copy_issued(context, warp, entry.lane, cta, entry.offset, entry.bytes, actor, proxy)
     entry.time = time
-    return time if time < 64 else 0
+    return time if is_status(time) else 0
 
 
 def copy_tag(context: Context, mbarrier: MbarrierState) -> int:

@@ -33,7 +33,7 @@ from warpsan.engine.memory import MbarrierState, Record, TransferEntry
 from warpsan.engine.recorded import record_lines, record_update
 from warpsan.engine.reset import draw
 from warpsan.engine.rules import NO_MBARRIER, READS_EXITED, STILL_READS, WRITES_EXITED
-from warpsan.engine.suspects import current_instruction
+from warpsan.engine.suspects import act_for, current_instruction
 from warpsan.engine.traffic import count_stretch
 from warpsan.engine.transfers.arrivals import land_arrivals
 from warpsan.engine.transfers.boxes import global_lines, move_box, put
@@ -112,8 +112,7 @@ def write_captured(context: Context) -> int:
         captured = base[k]
         if status == 0 and in_flight(captured) and captured.source != 0:
             status = land_all(context, captured.serial)
-    context.current = current
-    context.current_warp = context.warps[current]
+    act_for(context, current)
     return status
 
 
@@ -305,8 +304,7 @@ def combine_words(context: Context, entry: TransferEntry) -> int:
     cta, offset, size = entry.cta, entry.offset, entry.bytes
     entry.kind = LANDED
     if context.checked != 0:
-        context.current = warp
-        context.current_warp = context.warps[warp]
+        act_for(context, warp)
         current_instruction(context, entry.pc)
         width = min(size, 16)
         for k in range(size // width):
@@ -323,8 +321,7 @@ def combine_words(context: Context, entry: TransferEntry) -> int:
 
 def issuer(context: Context, entry: TransferEntry) -> None:
     """Hazards from now on belong to the warp and the instruction that issued a copy."""
-    context.current = entry.warp
-    context.current_warp = context.warps[entry.warp]
+    act_for(context, entry.warp)
     current_instruction(context, entry.pc)
 
 

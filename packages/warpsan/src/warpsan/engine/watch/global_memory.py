@@ -23,6 +23,7 @@ from warpsan.engine.layout import (
 from warpsan.engine.missing import forget_links
 from warpsan.engine.rules import EARLY_READ, EARLY_UPDATE, EARLY_WRITE
 from warpsan.engine.structs import Ptr, i64
+from warpsan.engine.suspects import is_status
 from warpsan.engine.tags import cta_of_tag, global_tag, global_time, warp_of_tag
 from warpsan.engine.watch.prerequisites import access_in_time
 from warpsan.engine.watch.releases import observe, release_to_place, row_of
@@ -338,7 +339,7 @@ def update_pieces(context: Context, mask: int, present: int, width: int, does: i
                 narrow = context.global_scopes != 0
                 links = context.global_links.at(granule)
                 release = release_to_place(context, warp, lane, chains.at(granule), links, does, release, narrow)
-                if release > 0 and release < 64:
+                if release > 0 and is_status(release):
                     return release
             mark_scopes(context, granule, many, lane, does >> SCOPE_SHIFT)
             mark_strong(context, context.global_strong, granule, many, lane)

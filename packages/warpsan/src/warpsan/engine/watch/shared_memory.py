@@ -50,6 +50,7 @@ from warpsan.engine.rules import (
     UPDATES_WRITTEN,
 )
 from warpsan.engine.structs import Ptr, u8
+from warpsan.engine.suspects import is_status
 from warpsan.engine.tags import actor_of_tag, shared_tag, time_of_tag
 from warpsan.engine.updates import mark_updated, mark_watched, page_updated, updates_before, watches_before
 from warpsan.engine.watch.releases import observe, release_to_place
@@ -336,7 +337,7 @@ def order_by_writes(context: Context, cta: int, mask: int, does: int) -> int:
             granule = context.granules * cta + (places[lane] >> shift)
             chain, links = context.shared_chains.at(granule), context.shared_links.at(granule)
             release = release_to_place(context, context.current, lane, chain, links, does, release, 1)
-            if release > 0 and release < 64:
+            if release > 0 and is_status(release):
                 return release
     return 0
 
