@@ -153,6 +153,8 @@ class Warp(NativeStruct):
     linear_cta: i64  # the linear index of its CTA in the grid
     passed_wait: i64  # with counters, lanes that passed a wait at once, possibly after other lanes of the warp
     held_registers: i64
+    register_changes: i64  # instructions setmaxnreg that it has executed
+    register_pc: i64  # the last of them
     product_groups: i64
     product_count: i64
     busy_sets: i64  # sets of registers of products in flight, as bits

@@ -44,7 +44,14 @@ from warpsan.engine.products import meet
 from warpsan.engine.reset import draw, reset_cluster
 from warpsan.engine.suspects import first_lane
 from warpsan.engine.transfers.landing import drained, land_next
-from warpsan.engine.waits import arrive_in_cluster, ask_for_registers, cluster_phase, wait_for_phases, wait_in_cluster
+from warpsan.engine.waits import (
+    arrive_in_cluster,
+    ask_for_registers,
+    cluster_phase,
+    compare_warpgroup,
+    wait_for_phases,
+    wait_in_cluster,
+)
 from warpsan.engine.words import call_operation, load32, load64, popcount
 
 __all__ = ["run_clusters"]
@@ -367,4 +374,5 @@ def leave(context: Context, state: Warp, taken: int) -> int:
         if part.status == PARKED:
             part.status = READY
     cluster_phase(context, state)
-    return threads_left(context, state.cta)
+    status = compare_warpgroup(context, state) if live == 0 and context.checked != 0 else 0
+    return threads_left(context, state.cta) if status == 0 else status
