@@ -203,6 +203,80 @@ def test_out_of_bounds_atomics_are_reported_and_left_out():
     assert [hazard.kind for hazard in report.hazards] == ["out-of-bounds"]
 
 
+VECTOR = """.version 8.1
+    .target sm_90
+    .address_size 64
+    .visible .entry k(.param .u64 p, .param .u64 values, .param .u64 out) {{ .reg .b64 %p, %v, %o, %w; .reg .b32 %t;
+    .reg .f32 %x<4>, %y<4>; .reg .b32 %h<4>, %i<4>; .reg .pred %q; ld.param.u64 %p, [p]; ld.param.u64 %v, [values];
+    ld.param.u64 %o, [out]; mov.u32 %t, %tid.x; mul.wide.u32 %w, %t, 16; add.u64 %v, %v, %w; add.u64 %o, %o, %w;
+    and.b32 %t, %t, 3; mul.wide.u32 %w, %t, 16; add.u64 %p, %p, %w; {update} ret; }}"""
+"""Threads with the same two lowest bits update the same 16 bytes."""
+
+
+def updated(update, dtype, *, memory=64):
+    """Memory, results, and values of 40 threads after a vector operation of each."""
+    values = np.arange(160 * 4 // np.dtype(dtype).itemsize).astype(dtype) % dtype(13)
+    arrays = np.zeros(memory, np.uint8), values, np.zeros(640, np.uint8)
+    report = warpsan.launch(VECTOR.format(update=update), "k", 1, 40, list(arrays))
+    return arrays[0].view(dtype), arrays[2].view(dtype), values, report
+
+
+def test_each_element_of_a_vector_is_updated():
+    each = "ld.global.v4.f32 {%x0, %x1, %x2, %x3}, [%v];"
+    after, _, values, report = updated(f"{each} red.global.add.v4.f32 [%p], {{%x0, %x1, %x2, %x3}};", np.float32)
+    assert report.hazards == []
+    assert after.reshape(4, 4).tolist() == values.reshape(10, 4, 4).sum(axis=0).tolist()
+    two = f"{each} atom.add.v2.f32 {{%y0, %y1}}, [%p+8], {{%x2, %x3}}; st.global.v2.f32 [%o+8], {{%y0, %y1}};"
+    after, before, values, report = updated(two, np.float32)
+    assert report.hazards == []
+    sums = np.cumsum(values.reshape(10, 4, 4), axis=0)[..., 2:]
+    assert after.reshape(4, 4)[:, 2:].tolist() == sums[-1].tolist()
+    assert not after.reshape(4, 4)[:, :2].any()
+    assert before.reshape(10, 4, 4)[1:, :, 2:].tolist() == sums[:-1].tolist()
+
+
+def test_each_half_of_a_vector_of_pairs_is_updated():
+    each = "ld.global.v4.b32 {%h0, %h1, %h2, %h3}, [%v];"
+    update = f"{each} red.relaxed.gpu.global.max.noftz.v4.bf16x2 [%p], {{%h0, %h1, %h2, %h3}};"
+    after, _, values, _ = updated(update, ml_dtypes.bfloat16)
+    assert after.astype(float).reshape(4, 8).tolist() == values.astype(float).reshape(10, 4, 8).max(axis=0).tolist()
+
+
+def test_a_vector_is_aligned_as_a_whole_and_lies_within_memory():
+    update = "red.global.add.v2.f32 [%p+{at}], {{%x0, %x1}};"
+    first = "mov.f32 %x0, 0f3F800000; mov.f32 %x1, %x0;"
+    after, *_, report = updated(first + update.format(at=4), np.float32)
+    assert {each.kind for each in report.hazards} == {"misaligned"}
+    assert not after.any()
+    after, *_, report = updated(first + update.format(at=8), np.float32, memory=56)
+    assert {each.kind for each in report.hazards} == {"out-of-bounds"}
+    assert after.tolist() == [0, 0, 10, 10] * 3 + [0, 0]
+
+
+def test_a_vector_update_orders_and_races_as_an_atomic_operation():
+    first = "mov.f32 %x0, 0f3F800000; mov.f32 %x1, %x0; setp.eq.u32 %q, %t, 0;"
+    update = "red.global.add.v2.f32 [%p], {%x0, %x1};"
+    *_, report = updated(f"{first} {update} st.global.f32 [%p+4], %x0;", np.float32)
+    assert {each.kind for each in report.hazards} == {"race"}
+    *_, report = updated(f"{first} {update} st.global.f32 [%o+8], %x0;", np.float32)
+    assert report.hazards == []
+
+
+@pytest.mark.parametrize(
+    ("update", "why"),
+    [
+        ("red.shared.add.v2.f32 [%t], {%x0, %x1};", "of global memory"),
+        ("red.global.add.v8.f32 [%p], {%x0, %x1, %x2, %x3, %x0, %x1, %x2, %x3};", "32 bytes"),
+        ("red.global.add.v4.f32 [%p], {%x0, %x1};", "expected 4 values"),
+        ("red.global.min.v2.f32 [%p], {%x0, %x1};", "expected one of"),
+        ("red.global.add.v2.u32 [%p], {%h0, %h1};", "expected one of"),
+    ],
+)
+def test_vectors_that_do_not_exist(update, why):
+    with pytest.raises(warpsan.UnsupportedInstruction, match=why):
+        updated(update, np.float32)
+
+
 @pytest.mark.parametrize(
     ("operation", "type_name", "opcode", "count"),
     [

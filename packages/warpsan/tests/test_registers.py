@@ -218,6 +218,28 @@ def test_setmaxnreg_waits_for_what_others_give_back(schedule: str, changes: dict
     assert any(says in hazard.message for hazard in hazards) or not says
 
 
+@pytest.mark.parametrize("schedule", ["lockstep", "forward", "reverse", "random"])
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("setp.lt.u32 %p2, %r0, 64; @%p2 setmaxnreg.dec.sync.aligned.u32 40;", "only some warps of the warpgroup"),
+        ("setp.lt.u32 %p2, %r0, 96; @!%p2 ret; bar.sync 1, 96; setmaxnreg.dec.sync.aligned.u32 40;", "only some warps"),
+        (
+            "setp.lt.u32 %p2, %r0, 64; @%p2 setmaxnreg.dec.sync.aligned.u32 40;"
+            " @!%p2 setmaxnreg.dec.sync.aligned.u32 40;",
+            "another warp of the warpgroup executes setmaxnreg.dec",
+        ),
+        ("setp.lt.u32 %p2, %r0, 128; @%p2 setmaxnreg.dec.sync.aligned.u32 40;", ""),
+        ("setmaxnreg.dec.sync.aligned.u32 40; bar.sync 0; setmaxnreg.inc.sync.aligned.u32 80;", ""),
+    ],
+)
+def test_all_warps_of_a_warpgroup_execute_the_same_setmaxnreg(schedule: str, body: str, says: str) -> None:
+    text = kernel(body, "sm_90a", ".maxnreg 168")
+    hazards = warpsan.launch(text, "k", 2, 256, [np.zeros(384, np.uint32)], schedule=schedule).hazards
+    assert {hazard.kind for hazard in hazards} == ({"registers"} if says else set())
+    assert all(says in hazard.message for hazard in hazards)
+
+
 def test_without_checks_too_many_registers_are_a_deadlock() -> None:
     body = REBALANCE.format(inc=240, dec=40, consumer="", producer="")
     with pytest.raises(warpsan.Deadlock, match="66560 registers"):

@@ -191,8 +191,8 @@ def note_lanes(code: OperationCode, lanes: Any, first: Lanes, second: Lanes, kin
     """If any lane of an ``i32`` is bad, note it with two values of each lane, s64, or end the run."""
     b = code.builder
     with b.if_then(b.icmp_signed("!=", lanes, WORD32(0)), likely=False):
-        for place, values in ((layout.SCRATCH_FAULTS, first), (layout.SCRATCH_WIDTHS, second)):
-            b.store(values.value, code.at(code.pointer("scratch"), WORD64(place)), align=64)
+        for name, values in (("fault_offsets", first), ("fault_widths", second)):
+            b.store(values.value, code.pointer(name), align=64)
         code.note(lanes, note_fault, WORD64(kind), WORD64(space))
 
 

@@ -65,6 +65,11 @@ class Context(NativeStruct):
     wait_count: i64
     arrived_by: Ptr[i32]  # with checks, per barrier and thread, the block at whose end it arrived in this phase
     scratch: Address  # working memory of operations
+    places: Ptr[i64]  # per lane, the offset of an access that is checked, counted or recorded
+    fault_offsets: Ptr[i64]  # ... of an access with a hazard
+    fault_widths: Ptr[i64]  # ... its bytes
+    ended_by: i64  # the lane that ends the launch, or with UNMODELLED the pc
+    end_number: i64  # its index or depth, or with UNMODELLED what is not modelled
     current: i64  # the index of the warp that runs
     current_warp: Warp
     current_shared: Address  # the shared memory of its CTA

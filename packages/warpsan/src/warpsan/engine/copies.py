@@ -11,13 +11,12 @@ from warpsan.engine.layout import (
     FULL,
     MANY_COPIES,
     MOST_COPIES,
-    SCRATCH_PLACES,
 )
 from warpsan.engine.memory import Record, ThreadCopy, Warp
 from warpsan.engine.suspects import current_instruction
 from warpsan.engine.watch.shared_memory import copies_landed, copies_still_fly
 from warpsan.engine.watch.undefined_global import undefine_copies
-from warpsan.engine.words import copy, fill, popcount, store64
+from warpsan.engine.words import copy, fill, popcount
 
 __all__ = ["count_unwaited", "drop_landed", "issue_copies", "land_copy", "wait_for_copies"]
 
@@ -92,7 +91,7 @@ def wait_for_copies(registers: int, record: Record, mask: int, context: Context)
     flying = state.copies_in_flight
     first = MOST_COPIES * context.current
     late, checked = context.early == 0, context.checked
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     shared = context.current_shared
     left = 0
     for k in range(flying):
@@ -109,7 +108,7 @@ def wait_for_copies(registers: int, record: Record, mask: int, context: Context)
                     due |= 1 << lane
                     if late:
                         land_copy(entry, lane, width)
-                    store64(places + 8 * lane, entry.target[lane] - shared)
+                    places[lane] = entry.target[lane] - shared
         if checked and due != 0:
             current_instruction(context, entry.pc)
             copies_landed(context, state.cta, due, width)

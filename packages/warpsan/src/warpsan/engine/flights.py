@@ -19,7 +19,6 @@ from warpsan.engine.layout import (
     PAGE_SHIFT,
     RACE,
     READ_IN_FLIGHT,
-    SCRATCH_FAULTS,
     SCRATCH_POISON,
     WITHIN,
     WORDS,
@@ -51,7 +50,7 @@ from warpsan.engine.rules import (
 )
 from warpsan.engine.tags import actor_of_tag, shared_tag, time_of_tag
 from warpsan.engine.updates import page_updated, updater_at
-from warpsan.engine.words import fill, load32, load64, store32, store64
+from warpsan.engine.words import fill, load32, load64, store32
 
 __all__ = [
     "copy_came",
@@ -183,7 +182,7 @@ def read_chunk(
 def read_undefined_chunk(context: Context, cta: int, offset: int, all_out: int) -> int:
     """An operation will read a chunk with undefined bytes: unwritten, or written with an undefined value. Bytes from
     global memory count if ``all_out``; whether a product uses all its operands is unknown. Returns a status."""
-    place, record = context.scratch + SCRATCH_FAULTS, context.current_record
+    place, record = context.fault_offsets, context.current_record
     origin = 0
     if context.origins != 0:
         origins = context.origins + context.shared_stride * cta
@@ -193,8 +192,8 @@ def read_undefined_chunk(context: Context, cta: int, offset: int, all_out: int) 
         return 0
     if origin != 0:
         store32(place, origin)
-        return note_reached(context, record, 1, 0, place)
-    store64(place, offset)
+        return note_reached(context, record, 1, 0, place.address)
+    place[0] = offset
     return note_unwritten(context, record, 1, _CHUNK, place)
 
 

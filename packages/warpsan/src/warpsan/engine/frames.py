@@ -17,7 +17,6 @@ from warpsan.engine.layout import (
     FRAME_MOVING,
     FRAME_ROWS,
     FRAME_VARIABLES,
-    SCRATCH_FAULTS,
     TOO_DEEP,
 )
 from warpsan.engine.memory import Record
@@ -36,9 +35,8 @@ def push_frame(registers: int, record: Record, mask: int, context: Context) -> i
         if mask >> lane & 1:
             depth = load32(depths + 4 * lane)
             if depth + 1 >= frame[FRAME_MOST]:
-                scratch = context.scratch + SCRATCH_FAULTS
-                store64(scratch, lane)
-                store64(scratch + 8, depth + 1)
+                context.ended_by = lane
+                context.end_number = depth + 1
                 return TOO_DEEP
             move_frame(context, registers, frame, lane, depth, 1)
             store32(depths + 4 * lane, depth + 1)

@@ -13,7 +13,7 @@ from warpsan.engine.clocks import lanes_there, relation_together, vector_of, war
 from warpsan.engine.context import Context
 from warpsan.engine.hazards import add_hazard, has_row, hazard_row
 from warpsan.engine.lane_races import KINDS, READ, UPDATED, WATCHED, WROTE, lanes_race, note_lanes
-from warpsan.engine.layout import IN_GLOBAL, MOST_MBARRIERS, OF_COPIES, SCRATCH_PLACES
+from warpsan.engine.layout import IN_GLOBAL, MOST_MBARRIERS, OF_COPIES
 from warpsan.engine.memory import GlobalMark
 from warpsan.engine.missing import missing, weak_wait
 from warpsan.engine.races import changed_lanes, is_together, party_of, record_of_party, warp_of_party
@@ -37,7 +37,6 @@ from warpsan.engine.rules import (
     WRITES_TOGETHER,
 )
 from warpsan.engine.tags import cta_of_tag, global_tag, global_time, warp_of_tag
-from warpsan.engine.words import load64
 
 __all__ = [
     "check_reads",
@@ -164,16 +163,16 @@ def race_at(
 
 
 def compare(context: Context, mask: int, width: int, issuer: int, kind: int, rule: int, stores: int) -> int:
-    """Compare accesses of lanes to the places in the scratch with those of a kind; with ``stores``, writes that do not
+    """Compare accesses of lanes to the places in the context with those of a kind; with ``stores``, writes that do not
     change the stored value are left out. Returns a status."""
     if has_kind(context, kind) == 0:
         return 0
-    warp, shift, places = context.current, context.global_shift, context.scratch + SCRATCH_PLACES
+    warp, shift, places = context.current, context.global_shift, context.places
     counts = -1 if stores else mask
     for number in range(32):
         if mask >> number & 1 == 0:
             continue
-        offset, lane = load64(places + 8 * number), number if issuer < 0 else issuer
+        offset, lane = places[number], number if issuer < 0 else issuer
         for k in range(offset >> shift, (offset >> shift) + max(width >> shift, 1)):
             mark = unordered_mark(context, warp, kind, k)
             if mark == 0 or (kind == UPDATED and is_behind_update(context, mark, k)):
@@ -202,11 +201,11 @@ def compare_scopes(context: Context, mask: int, width: int, issuer: int, scope: 
     status."""
     if has_kind(context, UPDATED) == 0 or context.global_scopes == 0:
         return 0
-    warp, shift, places = context.current, context.global_shift, context.scratch + SCRATCH_PLACES
+    warp, shift, places = context.current, context.global_shift, context.places
     for number in range(32):
         if mask >> number & 1 == 0:
             continue
-        offset, lane = load64(places + 8 * number), number if issuer < 0 else issuer
+        offset, lane = places[number], number if issuer < 0 else issuer
         for k in range(offset >> shift, (offset >> shift) + max(width >> shift, 1)):
             mark = mark_of(context, UPDATED, k)
             while mark != 0 and mark.tag != 0:
@@ -220,14 +219,14 @@ def compare_scopes(context: Context, mask: int, width: int, issuer: int, scope: 
 
 
 def mark_all(context: Context, kind: int, mask: int, width: int, issuer: int, tag: int, info: int) -> None:
-    """Mark accesses of lanes to the places in the scratch."""
-    warp, shift, places = context.current, context.global_shift, context.scratch + SCRATCH_PLACES
+    """Mark accesses of lanes to the places in the context."""
+    warp, shift, places = context.current, context.global_shift, context.places
     mine = tag
     if mine == 0:
         mine = global_tag(context.current_cta, context.clocks[warp], warp % context.warp_count)
     for number in range(32):
         if mask >> number & 1:
-            granule, party = load64(places + 8 * number) >> shift, party_of(context, number if issuer < 0 else issuer)
+            granule, party = places[number] >> shift, party_of(context, number if issuer < 0 else issuer)
             for k in range(granule, granule + max(width >> shift, 1)):
                 add_mark(context, warp, kind, k, mine, party, info)
 
@@ -236,7 +235,7 @@ def mark_all(context: Context, kind: int, mask: int, width: int, issuer: int, ta
 
 
 def check_reads(context: Context, mask: int, present: int, width: int, issuer: int, constant: int) -> int:
-    """Lanes, or the issuer of a copy (otherwise -1), read the places in the scratch; ``constant`` is whether through a
+    """Lanes, or the issuer of a copy (otherwise -1), read the places in the context; ``constant`` is whether through a
     cache that is not coherent. Returns a status."""
     if context.global_marks == 0:
         return 0
@@ -313,12 +312,12 @@ def check_updates(context: Context, mask: int, present: int, width: int, scope: 
 
 
 def check_written(context: Context, mask: int, width: int, rule: int) -> int:
-    """Whether this launch has written places in the scratch. Returns a status."""
-    shift, places = context.global_shift, context.scratch + SCRATCH_PLACES
+    """Whether this launch has written places in the context. Returns a status."""
+    shift, places = context.global_shift, context.places
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
-        offset = load64(places + 8 * lane)
+        offset = places[lane]
         for k in range(offset >> shift, (offset >> shift) + max(width >> shift, 1)):
             for turn in range(2):
                 kind = UPDATED if turn else WROTE
@@ -328,14 +327,14 @@ def check_written(context: Context, mask: int, width: int, rule: int) -> int:
 
 
 def check_fences(context: Context, mask: int, width: int, issuer: int) -> int:
-    """A copy in the async proxy reads places in the scratch: writes of its cluster in the generic proxy must have
+    """A copy in the async proxy reads places in the context: writes of its cluster in the generic proxy must have
     passed a fence between the proxies. Returns a status."""
-    warp, shift, places = context.current, context.global_shift, context.scratch + SCRATCH_PLACES
+    warp, shift, places = context.current, context.global_shift, context.places
     passed = vector_of(context, warp).at(2 * context.columns)
     for number in range(32):
         if mask >> number & 1 == 0:
             continue
-        offset = load64(places + 8 * number)
+        offset = places[number]
         for k in range(offset >> shift, (offset >> shift) + max(width >> shift, 1)):
             for turn in range(2):
                 kind = UPDATED if turn else WROTE

@@ -15,8 +15,6 @@ from warpsan.engine.layout import (
     IN_GLOBAL,
     IN_SHARED,
     RACE,
-    SCRATCH_FAULTS,
-    SCRATCH_WIDTHS,
     UNDEFINED,
     UNSET,
 )
@@ -31,8 +29,9 @@ from warpsan.engine.rules import (
     STORED_UNSET,
     UNWRITTEN_READ,
 )
+from warpsan.engine.structs import Ptr, i64
 from warpsan.engine.suspects import first_lane
-from warpsan.engine.words import load32, load64
+from warpsan.engine.words import load32
 
 __all__ = [
     "add_hazard",
@@ -112,11 +111,11 @@ def status_of(rule: int) -> int:
 
 
 def note_fault(context: Context, record: Record, mask: int, rule: int, space: int) -> int:
-    """Lanes break a rule, with offsets and widths in the scratch. Returns a status."""
+    """Lanes break a rule, with offsets and widths in the context. Returns a status."""
     row, first = hazard_row(context, record, rule, mask), first_lane(mask)
     row.space = space
-    row.width = load64(context.scratch + SCRATCH_WIDTHS + 8 * first)
-    row.offset = load64(context.scratch + SCRATCH_FAULTS + 8 * first)
+    row.width = context.fault_widths[first]
+    row.offset = context.fault_offsets[first]
     return add_hazard(context, row)
 
 
@@ -140,22 +139,22 @@ def note_reached(context: Context, record: Record, mask: int, which: int, origin
     return 0
 
 
-def note_unwritten(context: Context, record: Record, mask: int, width: int, offsets: int) -> int:
+def note_unwritten(context: Context, record: Record, mask: int, width: int, offsets: Ptr[i64]) -> int:
     """Lanes read undefined bytes of shared memory. Returns a status."""
     return note_bytes(context, record, mask, width, offsets, IN_SHARED)
 
 
-def note_undefined(context: Context, record: Record, mask: int, width: int, offsets: int) -> int:
+def note_undefined(context: Context, record: Record, mask: int, width: int, offsets: Ptr[i64]) -> int:
     """Lanes read unwritten bytes of global memory. Returns a status."""
     return note_bytes(context, record, mask, width, offsets, IN_GLOBAL)
 
 
-def note_bytes(context: Context, record: Record, mask: int, width: int, offsets: int, space: int) -> int:
+def note_bytes(context: Context, record: Record, mask: int, width: int, offsets: Ptr[i64], space: int) -> int:
     """Lanes read undefined bytes of a space at their offsets. Returns a status."""
     row = hazard_row(context, record, UNWRITTEN_READ, mask)
     row.space = space
     row.width = width
-    row.offset = load64(offsets + 8 * first_lane(mask))
+    row.offset = offsets[first_lane(mask)]
     return add_hazard(context, row)
 
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 from warpsan.engine.clocks import begin_time, lanes_with, vector_of
 from warpsan.engine.context import Context
 from warpsan.engine.hazards import add_hazard, hazard_row
-from warpsan.engine.layout import EVERY_LANE, IN_SHARED, SCRATCH_PLACES
+from warpsan.engine.layout import EVERY_LANE, IN_SHARED
 from warpsan.engine.memory import LaneMark, Record
 from warpsan.engine.races import changed_lanes, party_of, record_of_party, warp_of_party
 from warpsan.engine.rules import LANES_TOGETHER
 from warpsan.engine.suspects import first_lane
-from warpsan.engine.words import load32, load64
+from warpsan.engine.words import load32
 
 __all__ = [
     "KINDS",
@@ -100,7 +100,7 @@ def lanes_race(
     rule: int,
     stores: int,
 ) -> int:
-    """Compare accesses of lanes, or of an issuer (otherwise -1), to the places in the scratch with those of absent
+    """Compare accesses of lanes, or of an issuer (otherwise -1), to the places in the context with those of absent
     lanes, of the kinds whose bits are in ``against``. ``rule`` is that of the first kind; with ``stores``, only writes
     that change the stored value count. Returns a status."""
     counts = -1 if stores else mask
@@ -124,7 +124,7 @@ def compare_lanes(
     given: int,
 ) -> int:
     """Compare accesses of lanes with those of one kind. Returns a status."""
-    warp, counts, places = context.current, given, context.scratch + SCRATCH_PLACES
+    warp, counts, places = context.current, given, context.places
     shift, first, memory = context.global_shift, 0, context.arena
     if space == IN_SHARED:
         shift, first = context.granule_shift, context.granules * cta
@@ -133,7 +133,7 @@ def compare_lanes(
         for number in range(32):
             if mask >> number & 1 == 0:
                 continue
-            offset, lane = load64(places + 8 * number), number if issuer < 0 else issuer
+            offset, lane = places[number], number if issuer < 0 else issuer
             mark = mark_at(context, space, kind, first + (offset >> shift) + k, 0)
             if is_of_warp(mark, warp) == 0 or mark.mask >> lane & 1:
                 continue
@@ -166,11 +166,11 @@ def lane_race(context: Context, space: int, rule: int, lane: int, offset: int, w
 def note_lanes(
     context: Context, space: int, kind: int, cta: int, mask: int, there: int, width: int, issuer: int
 ) -> None:
-    """Mark accesses of a kind to the places in the scratch; ``there`` has the lanes that come after them in program
+    """Mark accesses of a kind to the places in the context; ``there`` has the lanes that come after them in program
     order (:func:`~.clocks.lanes_there`)."""
     if context.lane_marks == 0 or there == EVERY_LANE:
         return
-    warp, places, reads = context.current, context.scratch + SCRATCH_PLACES, kind in (READ, WATCHED)
+    warp, places, reads = context.current, context.places, kind in (READ, WATCHED)
     shift, first = context.global_shift, 0
     if space == IN_SHARED:
         shift, first = context.granule_shift, context.granules * cta
@@ -178,7 +178,7 @@ def note_lanes(
     for number in range(32):
         if mask >> number & 1 == 0:
             continue
-        lane, granule = number if issuer < 0 else issuer, first + (load64(places + 8 * number) >> shift)
+        lane, granule = number if issuer < 0 else issuer, first + (places[number] >> shift)
         for k in range(granule, granule + max(width >> shift, 1)):
             mark, lanes, several = mark_at(context, space, kind, k, 1), lanes_with(there, lane), 0
             if mark == 0:
@@ -197,13 +197,13 @@ def note_lanes(
 
 
 def race_in_step(context: Context, record: Record, mask: int, space: int, present: int, width: int) -> int:
-    """Lanes have found another lane's value at the places in the scratch that they have just written; ``present`` are
+    """Lanes have found another lane's value at the places in the context that they have just written; ``present`` are
     all that wrote. Returns a status."""
     context.current_record = record
-    places, lane = context.scratch + SCRATCH_PLACES, first_lane(mask)
-    offset, winner = load64(places + 8 * lane), lane
+    places, lane = context.places, first_lane(mask)
+    offset, winner = places[lane], lane
     for other in range(32):
-        apart = load64(places + 8 * other) - offset
+        apart = places[other] - offset
         if (present & ~mask) >> other & 1 and apart < width and apart > -width:
             winner = other
     pc = context.pcs[(context.current_record - context.records) >> 6] if context.pcs != 0 else 0

@@ -29,7 +29,7 @@ NOTHING_CAN_RUN = "nothing can run"
 DONE = 0
 """An operation is done."""
 NO_MAP_BOX, NO_DESCRIPTOR = -2, -3
-"""With the status ``UNMODELLED``, behind the pc in the scratch: a swizzled box that is not modelled, a descriptor with
+"""With the status ``UNMODELLED``, ``Context.end_number``: a swizzled box that is not modelled, a descriptor with
 a base offset, or else the type of elements that a reduction does not combine, as in ``MAP_KIND``."""
 LEFT_OUT = 1
 """A lane is left out of an operation, because of a hazard that has a row."""
@@ -70,13 +70,9 @@ IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
 NOT_READABLE = IN_FLIGHT | OPAQUE
 
-SCRATCH_BYTES = (1 << 17) + 1024
+SCRATCH_BYTES = (1 << 17) + 256
 SCRATCH_POISON = 1 << 17
 """In the scratch: the values that lanes with an illegal access read."""
-SCRATCH_FAULTS, SCRATCH_WIDTHS = (1 << 17) + 256, (1 << 17) + 512
-"""In the scratch: offsets and widths of illegal accesses; or the lane that ends the launch, and its index or depth."""
-SCRATCH_PLACES = 1 << 14
-"""In the scratch: 32 offsets that an operation passes to a function."""
 
 SCRATCH_CHUNKS, SCRATCH_A, SCRATCH_RECORD, SCRATCH_B = 20480, 24576, 28672, 32768
 """In the scratch, for wgmma: places of chunks, factors as float32, and a record."""
@@ -86,8 +82,7 @@ SCRATCH_COUNTS = 65536
 """In the scratch, for each bank of shared memory: the number of words that it delivers, and the words."""
 
 SCRATCH_REGIONS = {
-    "an operation": (0, SCRATCH_PLACES),
-    "places": (SCRATCH_PLACES, 8 * WARP),
+    "an operation": (0, 1 << 14),
     "chunks": (SCRATCH_CHUNKS, 8 * 16 * (256 // 8)),  # of 256 columns
     "A": (SCRATCH_A, 4 * 16 * 32),  # of a warp
     "record": (SCRATCH_RECORD, 4 * RECORD_WORDS),
@@ -96,8 +91,6 @@ SCRATCH_REGIONS = {
     "exponents": (SCRATCH_EXPONENTS, 2 * 16 * 8 * 32),
     "tile": (SCRATCH_TILE, 1024),
     "poison": (SCRATCH_POISON, 256),
-    "faults": (SCRATCH_FAULTS, 8 * WARP),
-    "widths": (SCRATCH_WIDTHS, 8 * WARP),
 }
 """Start and bytes of each region of the scratch."""
 

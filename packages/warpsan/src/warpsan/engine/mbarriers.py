@@ -29,7 +29,6 @@ from warpsan.engine.layout import (
     LEFT_OUT,
     MOST_MBARRIERS,
     READY,
-    SCRATCH_PLACES,
     SPENT,
     TOGETHER,
 )
@@ -55,7 +54,7 @@ from warpsan.engine.rules import (
     UPDATES_WRITTEN,
 )
 from warpsan.engine.structs import Ptr, i64
-from warpsan.engine.suspects import current_instruction, first_lane
+from warpsan.engine.suspects import current_instruction, first_lane, is_status
 from warpsan.engine.tags import actor_of_tag, time_of_tag
 from warpsan.engine.traffic import count_shared
 from warpsan.engine.unit_addresses import check_shared, cta_of, offset_of
@@ -178,7 +177,7 @@ def initialise(context: Context, entry: MbarrierState, lane: int) -> int:
     status."""
     offset, cta = entry.offset, entry.cta
     warp = context.current
-    store64(context.scratch + SCRATCH_PLACES + 8 * lane, offset)
+    context.places[lane] = offset
     status = write_shared(context, cta, 1 << lane, EVERY_LANE, offset, offset, 8)
     touch_remote(context, warp, cta, warp, context.clocks[warp], 0)
     mark_mbarrier(context, cta, offset)
@@ -191,9 +190,9 @@ def mbarrier_instruction(context: Context, registers: int, row: int, offset: int
     current_instruction(context, pc)
     if (context.counting | is_recorded(context, pc)) == 0:
         return
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     for lane in range(32):
-        store64(places + 8 * lane, offset_of(load64(registers + row + 8 * lane) + offset))
+        places[lane] = offset_of(load64(registers + row + 8 * lane) + offset)
     record_shared(context, mask, 8, pc)
     if context.counting != 0:
         count_shared(context, mask, 8, pc, 0)
@@ -290,7 +289,7 @@ def arrive_at(registers: int, record: Record, mask: int, context: Context) -> in
             if left >> lane & 1 == 0:
                 continue
             actual = named_mbarrier(context, lane, load64(registers + place + 8 * lane) + shift)
-            if actual < 64:
+            if is_status(actual):
                 left = left & ~(1 << lane)
                 if actual == LEFT_OUT:
                     continue
@@ -383,7 +382,7 @@ def count_bytes(registers: int, record: Record, mask: int, context: Context) -> 
         actual = named_mbarrier(context, lane, load64(registers + row + 8 * lane) + shift)
         if actual == LEFT_OUT:
             continue
-        if actual < 64:
+        if is_status(actual):
             return actual
         entry = MbarrierState(actual)
         status = use_mbarrier(context, entry, lane)
@@ -408,7 +407,7 @@ def end_mbarrier(registers: int, record: Record, mask: int, context: Context) ->
         actual = named_mbarrier(context, lane, load64(registers + row + 8 * lane) + shift)
         if actual == LEFT_OUT:
             continue
-        status = use_mbarrier(context, MbarrierState(actual), lane) if actual >= 64 else actual
+        status = actual if is_status(actual) else use_mbarrier(context, MbarrierState(actual), lane)
         if status != 0:
             return status
         entry = MbarrierState(actual)
@@ -416,7 +415,7 @@ def end_mbarrier(registers: int, record: Record, mask: int, context: Context) ->
         entry.valid = ENDED
         if context.checked != 0:
             unmark_mbarrier(context, cta, offset)
-            store64(context.scratch + SCRATCH_PLACES, offset)
+            context.places[0] = offset
             mark_written(context, cta, 1, EVERY_LANE, 8)
     return 0
 

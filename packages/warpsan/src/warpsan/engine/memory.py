@@ -156,6 +156,8 @@ class Warp(NativeStruct):
     linear_cta: i64  # the linear index of its CTA in the grid
     passed_wait: i64  # with counters, lanes that passed a wait at once, possibly after other lanes of the warp
     held_registers: i64
+    register_changes: i64  # instructions setmaxnreg that it has executed
+    register_pc: i64  # the last of them
     product_groups: i64
     product_count: i64
     busy_sets: i64  # sets of registers of products in flight, as bits
@@ -189,7 +191,6 @@ class TransferEntry(NativeStruct):
     pc: i64
     source: i64  # the address of the data in this process after the read
     state: i64  # WRITTEN_OUT and WAITED_FOR, as bits
-    linear_cta: i64  # the linear index of its CTA plus one
     combine: i64  # bytes of an element << 16 | number of an operation + 1; 0: overwrite
 
 

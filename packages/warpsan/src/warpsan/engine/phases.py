@@ -7,6 +7,7 @@ from warpsan.engine.layout import LEFT_OUT
 from warpsan.engine.mbarriers import break_mbarrier_rule, mbarrier_instruction, named_mbarrier, pass_on, use_mbarrier
 from warpsan.engine.memory import MbarrierState, Record
 from warpsan.engine.rules import OLD_PHASE
+from warpsan.engine.suspects import is_status
 from warpsan.engine.words import load32, load64, store32
 
 __all__ = ["test_phase"]
@@ -28,7 +29,7 @@ def test_phase(registers: int, record: Record, mask: int, context: Context) -> i
         if actual == LEFT_OUT:  # no phase to wait for
             store32(result, load32(result) | 1 << lane)
             continue
-        if actual < 64:
+        if is_status(actual):
             return actual
         entry = MbarrierState(actual)
         status = use_mbarrier(context, entry, lane)

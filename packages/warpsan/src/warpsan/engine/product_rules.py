@@ -25,7 +25,6 @@ from warpsan.engine.layout import (
     MOST_SETS,
     NO_DESCRIPTOR,
     SCRATCH_CHUNKS,
-    SCRATCH_FAULTS,
     SCRATCH_POISON,
     UNMODELLED,
 )
@@ -105,8 +104,8 @@ def check_placed(context: Context, first: int, pc: int, placed: int, descriptor:
 
 def not_modelled(context: Context, pc: int) -> int:
     """An instruction's descriptor is not modelled. Returns the status that ends the run."""
-    store64(context.scratch + SCRATCH_FAULTS, pc)
-    store64(context.scratch + SCRATCH_FAULTS + 8, NO_DESCRIPTOR)
+    context.ended_by = pc
+    context.end_number = NO_DESCRIPTOR
     return UNMODELLED
 
 

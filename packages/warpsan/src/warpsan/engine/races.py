@@ -9,10 +9,10 @@ from __future__ import annotations
 from warpsan.engine.clocks import vector_of, warps_of_cluster
 from warpsan.engine.context import Context
 from warpsan.engine.hazards import add_hazard, has_row, hazard_row
-from warpsan.engine.layout import IN_SHARED, MATRIX_ROWS, SCRATCH_PLACES, TOGETHER, TRANSPOSED_ROWS
+from warpsan.engine.layout import IN_SHARED, MATRIX_ROWS, TOGETHER, TRANSPOSED_ROWS
 from warpsan.engine.missing import missing, weak_wait
 from warpsan.engine.rules import OVERWRITES_WRITTEN, WRITES_TOGETHER
-from warpsan.engine.words import load8, load64
+from warpsan.engine.words import load8
 
 __all__ = [
     "SHAPE",
@@ -138,12 +138,12 @@ def changed_lanes(context: Context, mask: int, width: int, memory: int) -> int:
     if shape == 0 or context.values_count != 0 or context.hazard_room == 0:
         return mask
     registers = context.registers + context.register_bytes * context.current
-    places, changed = context.scratch + SCRATCH_PLACES, 0
+    places, changed = context.places, 0
     element = shape & 0xFF
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
-        before = memory + load64(places + 8 * lane)
+        before = memory + places[lane]
         for k in range(width):
             if element in (MATRIX_ROWS, TRANSPOSED_ROWS):
                 row, line = registers + record.operands[4 + (lane >> 3)], lane & 7

@@ -8,6 +8,7 @@ from warpsan.engine.layout import (
     WARP,
 )
 from warpsan.engine.memory import TransferEntry
+from warpsan.engine.suspects import act_for
 from warpsan.engine.words import call_operation
 
 __all__ = ["is_recorded", "record_line", "record_lines", "record_shared", "record_update"]
@@ -20,7 +21,7 @@ def is_recorded(context: Context, pc: int) -> int:
 
 
 def record_shared(context: Context, mask: int, width: int, pc: int) -> None:
-    """Lanes of the current warp access shared memory at the offsets in the scratch."""
+    """Lanes of the current warp access shared memory at the offsets in the context."""
     if is_recorded(context, pc):
         call_operation(context.record_shared, pc, width, mask, context)
 
@@ -35,8 +36,7 @@ def record_update(context: Context, entry: TransferEntry) -> None:
     """A lane's copy updates a stretch of shared memory."""
     pc, begin = entry.pc, entry.offset
     if is_recorded(context, pc):
-        context.current = entry.warp
-        context.current_cta = entry.linear_cta
+        act_for(context, entry.warp)
         lane, end = entry.lane, begin + entry.bytes
         call_operation(context.record_line, begin, end, WARP + lane, context)
         record_lines(context, pc)

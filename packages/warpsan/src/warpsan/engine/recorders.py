@@ -44,7 +44,7 @@ class Recorders:
     Attributes
     ----------
     shared, line : int
-        Addresses of functions that native code calls: one with a pc, a width and a mask for offsets in the scratch; one
+        Addresses of functions that native code calls: one with a pc, a width and a mask for offsets in the context; one
         with begin, end and lane of a range of global memory (the lane plus 32: of shared memory), or with -1 and a pc
         after the last range.
     marks : ndarray of uint8
@@ -74,8 +74,8 @@ class Recorders:
             recorder.see(seen, setup.geometry.grid, self.space.extents)
 
     def places(self) -> Array:
-        """The offsets in the scratch."""
-        address = self.context.scratch + layout.SCRATCH_PLACES
+        """The offsets in the context."""
+        address = self.context.places.address
         return np.ctypeslib.as_array((ctypes.c_int64 * WARP).from_address(address))
 
     def _shared(self, pc: int, width: int, mask: int, context: int) -> int:

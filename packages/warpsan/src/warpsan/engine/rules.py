@@ -30,7 +30,9 @@ PARTS_OF_WARP, PARTS_OF_BLOCK, ONE_IS_A_REDUCTION, THREADS_EXITED, TOO_MANY_ARRI
 # ---- barriers of a cluster, registers --------------------------------------------------------------------------------
 
 ARRIVES_TWICE_IN_CLUSTER, WAITS_WITHOUT_ARRIVAL, REGISTERS_WOULD_SHRINK, REGISTERS_WOULD_GROW = range(32, 36)
-"""For registers, ``expected`` is the requested number, and ``found`` that of the warp (:mod:`.waits`)."""
+PART_OF_WARPGROUP, WARPGROUP_DIFFERS = 36, 37
+"""For registers, ``expected`` is the requested number, and ``actual`` that of the warp; warps of a warpgroup that
+execute no setmaxnreg, or another one (:mod:`.waits`)."""
 
 # ---- mbarriers -------------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,6 @@ from warpsan.engine.layout import (
     LATE,
     PARKED,
     READY,
-    SCRATCH_FAULTS,
     STEPS,
     STUCK,
     TOGETHER,
@@ -45,8 +44,15 @@ from warpsan.engine.products import meet
 from warpsan.engine.reset import draw, reset_cluster
 from warpsan.engine.suspects import first_lane
 from warpsan.engine.transfers.landing import drained, land_next
-from warpsan.engine.waits import arrive_in_cluster, ask_for_registers, cluster_phase, wait_for_phases, wait_in_cluster
-from warpsan.engine.words import call_operation, load32, load64, popcount, store64
+from warpsan.engine.waits import (
+    arrive_in_cluster,
+    ask_for_registers,
+    cluster_phase,
+    compare_warpgroup,
+    wait_for_phases,
+    wait_in_cluster,
+)
+from warpsan.engine.words import call_operation, load32, load64, popcount
 
 __all__ = ["run_clusters"]
 
@@ -317,7 +323,7 @@ def end_block(context: Context, state: Warp, registers: int, block: Block, at: i
     if end in (END_BARRIER, END_ARRIVE, END_REDUCE):
         return arrive(context, state, registers, block, at, taken, end)
     if end == END_STOP:
-        store64(context.scratch + SCRATCH_FAULTS, first_lane(taken))
+        context.ended_by = first_lane(taken)
         return TRAP
     if end == END_INDEXED:
         return go_by_index(context, state, registers, block, taken)
@@ -346,10 +352,9 @@ def go_by_index(context: Context, state: Warp, registers: int, block: Block, tak
         for lane in range(32):
             mine = load32(row + 4 * lane)
             if left >> lane & 1 and (mine < 0 or mine >= block.end_c):
-                scratch = context.scratch + SCRATCH_FAULTS
-                store64(scratch, lane)
                 address = block.end_d
-                store64(scratch + 8, mine & 0xFFFFFFFF if address < 0 else load64(registers + address + 8 * lane))
+                context.ended_by = lane
+                context.end_number = mine & 0xFFFFFFFF if address < 0 else load64(registers + address + 8 * lane)
                 return INDEX
             if left >> lane & 1 and (index < 0 or mine == index):
                 index = mine
@@ -369,4 +374,5 @@ def leave(context: Context, state: Warp, taken: int) -> int:
         if part.status == PARKED:
             part.status = READY
     cluster_phase(context, state)
-    return threads_left(context, state.cta)
+    status = compare_warpgroup(context, state) if live == 0 and context.checked != 0 else 0
+    return threads_left(context, state.cta) if status == 0 else status

@@ -198,6 +198,7 @@ class State:
             "unwaited": self._keep(self.counted.unwaited),
             "barriers": self._keep(np.zeros(BarrierState.byte_size * layout.BARRIER_COUNT * ctas, np.uint8)),
             "scratch": self._room(layout.SCRATCH_BYTES, poisoned=True),
+            **{name: self._room(8 * WARP) for name in ("places", "fault_offsets", "fault_widths")},
             "copies": self._room(ThreadCopy.byte_size * layout.MOST_COPIES * warps * ctas if copies else 0),
             "order": ORDERS[setup.schedule],
             "seed": setup.seed << 20 & (1 << 62) - 1,

@@ -16,7 +16,6 @@ from warpsan.engine.layout import (
     BY_COPY,
     BY_STORE,
     EVERY_LANE,
-    SCRATCH_PLACES,
     TENSOR_BYTES,
     TENSOR_COLUMNS,
     TENSOR_GRANULES,
@@ -45,11 +44,11 @@ from warpsan.engine.rules import (
     WITHOUT_PERMIT,
     WRONG_COLUMNS,
 )
-from warpsan.engine.suspects import current_instruction
+from warpsan.engine.suspects import act_for, current_instruction
 from warpsan.engine.tags import actor_of_tag, shared_tag, time_of_tag
 from warpsan.engine.unit_addresses import check_shared, offset_of
 from warpsan.engine.watch import write_shared
-from warpsan.engine.words import copy, fill, load32, load64, store32, store64
+from warpsan.engine.words import copy, fill, load32, load64, store32
 
 __all__ = [
     "allocate_columns",
@@ -145,7 +144,7 @@ def allocate_columns(registers: int, record: Record, mask: int, context: Context
     if status != 0:
         return status
     offset = offset_of(address)
-    store64(context.scratch + SCRATCH_PLACES, offset)
+    context.places[0] = offset
     if context.checked != 0:
         status = write_shared(context, cta, 1, EVERY_LANE, offset, offset, 4)
     store32(context.current_shared + offset, first * TENSOR_UNIT)
@@ -193,8 +192,7 @@ def leaked_columns(context: Context) -> int:
         state = context.tensor_states[cta]
         for unit in range(TENSOR_UNITS):
             if state.sizes[unit] != 0 and state.begins[unit] == unit * TENSOR_UNIT:
-                context.current = state.warps[unit]
-                context.current_warp = context.warps[context.current]
+                act_for(context, state.warps[unit])
                 current_instruction(context, state.pcs[unit])
                 row = tensor_hazard(context, NEVER_FREED, EVERY_LANE, state.begins[unit], state.sizes[unit])
                 status = add_hazard(context, row)

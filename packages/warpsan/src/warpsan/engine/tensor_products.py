@@ -36,7 +36,7 @@ from warpsan.engine.mbarriers import (
 from warpsan.engine.memory import MbarrierState, Record, TensorWords, TransferEntry
 from warpsan.engine.product_rules import check_placed, not_modelled, place_chunks
 from warpsan.engine.rules import STORES_PRODUCT, WRONG_PRODUCT
-from warpsan.engine.suspects import current_instruction
+from warpsan.engine.suspects import act_for, current_instruction, is_status
 from warpsan.engine.tensor_memory import (
     cell,
     check_columns,
@@ -91,8 +91,7 @@ def leader_of(context: Context, words: TensorWords, cta: int) -> int:
 
 def issuing(context: Context, entry: TransferEntry) -> None:
     """Hazards from now on belong to the warp and the instruction that issued an operation."""
-    context.current = entry.warp
-    context.current_warp = context.warps[entry.warp]
+    act_for(context, entry.warp)
     current_instruction(context, entry.pc)
 
 
@@ -108,7 +107,7 @@ def issue_product(registers: int, record: Record, mask: int, context: Context) -
         if mask >> lane & 1 == 0:
             continue
         place = new_entry(context, TENSOR, lane, context.current_warp.cta, 0, 0)
-        if place < 64:
+        if is_status(place):
             return place
         entry = TransferEntry(place)
         entry.pc = words.pc
@@ -323,7 +322,7 @@ def issue_copy(registers: int, record: Record, mask: int, context: Context) -> i
         if mask >> lane & 1 == 0:
             continue
         place = new_entry(context, TENSOR, lane, context.current_warp.cta, 0, 0)
-        if place < 64:
+        if is_status(place):
             return place
         entry = TransferEntry(place)
         entry.pc = record.operands[7]
@@ -429,13 +428,13 @@ def commit_tensor(registers: int, record: Record, mask: int, context: Context) -
 def commit_to(context: Context, lane: int, address: int, pc: int) -> int:
     """A lane's earlier operations arrive at an mbarrier when they are complete. Returns a status."""
     actual = named_mbarrier(context, lane, address)
-    if actual < 64:
+    if is_status(actual):
         return actual
     status = use_mbarrier(context, MbarrierState(actual), lane)
     if status != 0:
         return status
     place = new_entry(context, TENSOR, lane, context.current_warp.cta, 0, 0)
-    if place < 64:
+    if is_status(place):
         return place
     entry = TransferEntry(place)
     entry.pc = pc
@@ -452,7 +451,7 @@ def land_tensor(context: Context, entry: TransferEntry) -> int:
     k = context.transfer_first
     while context.transfers[k] != entry:
         earlier = context.transfers[k]
-        if earlier.kind == TENSOR and earlier.linear_cta == entry.linear_cta:
+        if earlier.kind == TENSOR and earlier.cta == entry.cta:
             status = land_one(context, earlier)
             if status != 0:
                 return status

@@ -7,7 +7,8 @@ warp's access at a time.
 from __future__ import annotations
 
 from warpsan.engine.context import Context
-from warpsan.engine.layout import SCRATCH_COUNTS, SCRATCH_PLACES
+from warpsan.engine.layout import SCRATCH_COUNTS
+from warpsan.engine.structs import Ptr, i64
 from warpsan.engine.words import load64, store64
 from warpsan.profile.tally import SECTOR
 
@@ -16,25 +17,25 @@ __all__ = ["count_global", "count_shared", "count_stretch"]
 _BANKS = 32
 
 
-def distinct(places: int, mask: int, lane: int, shift: int) -> int:
+def distinct(places: Ptr[i64], mask: int, lane: int, shift: int) -> int:
     """Whether no earlier lane has the same place, in units of ``1 << shift`` bytes."""
-    mine = load64(places + 8 * lane) >> shift
+    mine = places[lane] >> shift
     for other in range(lane):
-        if mask >> other & 1 and load64(places + 8 * other) >> shift == mine:
+        if mask >> other & 1 and places[other] >> shift == mine:
             return 0
     return 1
 
 
 def count_global(context: Context, mask: int, width: int, pc: int, kind: int) -> int:
-    """Lanes access global memory at the offsets in the scratch; ``kind`` is 1 for reads, 2 for writes, 3 for both."""
-    places = context.scratch + SCRATCH_PLACES
+    """Lanes access global memory at the offsets in the context; ``kind`` is 1 for reads, 2 for writes, 3 for both."""
+    places = context.places
     touched, plane = context.touched, context.touched_bytes
     sectors = 0
     different = 0
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
-        sector = load64(places + 8 * lane) // SECTOR
+        sector = places[lane] // SECTOR
         sectors += distinct(places, mask, lane, 5)
         different += distinct(places, mask, lane, 0)
         if kind & 1:
@@ -48,8 +49,8 @@ def count_global(context: Context, mask: int, width: int, pc: int, kind: int) ->
 
 
 def count_shared(context: Context, mask: int, width: int, pc: int, kind: int) -> int:
-    """Lanes access shared memory at the offsets in the scratch: passes of 128 bytes, in phases of a warp's lanes."""
-    places = context.scratch + SCRATCH_PLACES
+    """Lanes access shared memory at the offsets in the context: passes of 128 bytes, in phases of a warp's lanes."""
+    places = context.places
     words = max(width // 4, 1)
     together = 32 // words
     passes = 0
@@ -59,7 +60,7 @@ def count_shared(context: Context, mask: int, width: int, pc: int, kind: int) ->
         if lanes == 0:
             continue
         least += 1
-        passes += conflicts_of(places + 8 * phase * together, lanes, together, words, context.scratch)
+        passes += conflicts_of(places.at(phase * together), lanes, together, words, context.scratch)
     place = context.wavefronts.at(2 * pc)
     place[0] += passes
     place[1] += least
@@ -73,7 +74,7 @@ def count_stretch(context: Context, pc: int, size: int) -> None:
     place[1] += 1
 
 
-def conflicts_of(places: int, lanes: int, many: int, words: int, scratch: int) -> int:
+def conflicts_of(places: Ptr[i64], lanes: int, many: int, words: int, scratch: int) -> int:
     """The largest number of different words that one bank must deliver to some lanes."""
     counts = scratch + SCRATCH_COUNTS
     seen = counts + 8 * _BANKS  # for each bank the words so far
@@ -83,7 +84,7 @@ def conflicts_of(places: int, lanes: int, many: int, words: int, scratch: int) -
     for lane in range(many):
         if lanes >> lane & 1 == 0:
             continue
-        first = load64(places + 8 * lane) // 4
+        first = places[lane] // 4
         for word in range(first, first + words):
             bank = word % _BANKS
             count = load64(counts + 8 * bank)

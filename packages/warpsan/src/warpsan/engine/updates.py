@@ -12,12 +12,10 @@ from warpsan.engine.context import Context
 from warpsan.engine.layout import (
     PAGE_SHIFT,
     RACE,
-    SCRATCH_PLACES,
 )
 from warpsan.engine.races import changed_lanes, race
 from warpsan.engine.rules import OVERWRITES_READ, OVERWRITES_UPDATED
 from warpsan.engine.structs import Ptr, i32
-from warpsan.engine.words import load64
 
 __all__ = ["mark_updated", "mark_watched", "page_updated", "updater_at", "updates_before", "watches_before"]
 
@@ -34,7 +32,7 @@ def page_updated(context: Context, cta: int, low: int, high: int, floor: int) ->
 
 
 def updates_before(context: Context, cta: int, mask: int, width: int, rule: int) -> int:
-    """Whether all updates of the places in the scratch come before the current warp's weak access, which otherwise
+    """Whether all updates of the places in the context come before the current warp's weak access, which otherwise
     breaks a rule. Returns a status."""
     return planes_before(context, context.updaters, context.update_parties, cta, mask, width, rule)
 
@@ -52,7 +50,7 @@ def planes_before(
     """Whether the accesses of all warps in their planes come before the current warp's. Returns a status."""
     if planes == 0:
         return 0
-    warp, places = context.current, context.scratch + SCRATCH_PLACES
+    warp, places = context.current, context.places
     shift, granules = context.granule_shift, context.granules
     many, warps = max(width >> shift, 1), warps_of_cluster(context)
     counts, raced = -1 if rule in (OVERWRITES_UPDATED, OVERWRITES_READ) else mask, 0
@@ -62,7 +60,7 @@ def planes_before(
         plane = planes.at(first)
         for lane in range(32):
             if mask >> lane & 1:
-                offset = load64(places + 8 * lane)
+                offset = places[lane]
                 for k in range(offset >> shift, (offset >> shift) + many):
                     if plane[k] <= known:
                         continue
@@ -90,12 +88,12 @@ def updater_at(context: Context, place: int) -> int:
 
 
 def mark_updated(context: Context, cta: int, mask: int, width: int) -> None:
-    """The current warp updates the places in the scratch."""
+    """The current warp updates the places in the context."""
     mark_planes(context, context.updaters, context.update_parties, cta, mask, width)
 
 
 def mark_watched(context: Context, cta: int, mask: int, width: int) -> None:
-    """The current warp reads the places in the scratch strongly."""
+    """The current warp reads the places in the context strongly."""
     mark_planes(context, context.watchers, context.watch_parties, cta, mask, width)
 
 
@@ -103,13 +101,13 @@ def mark_planes(context: Context, planes: Ptr[i32], parties: Ptr[i32], cta: int,
     """Note accesses of the current warp in its plane."""
     warp, number = context.current, (context.current_record - context.records) >> 6
     now = context.clocks[warp]
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     shift, granules = context.granule_shift, context.granules
     first = granules * (warps_of_cluster(context) * cta + warp)
     pages = context.page_updated.at(context.pages * cta)
     for lane in range(32):
         if mask >> lane & 1:
-            offset = load64(places + 8 * lane)
+            offset = places[lane]
             begin = first + (offset >> shift)
             for k in range(begin, begin + max(width >> shift, 1)):
                 planes[k] = now

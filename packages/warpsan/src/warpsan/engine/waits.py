@@ -15,30 +15,43 @@ from warpsan.engine.layout import (
     AT_CLUSTER,
     AT_MBARRIER,
     END_EXIT,
+    EVERY_LANE,
     FOR_REGISTERS,
     LEFT_OUT,
     PARKED,
     READY,
 )
 from warpsan.engine.mbarriers import break_mbarrier_rule, mbarrier_instruction, named_mbarrier, pass_on, use_mbarrier
-from warpsan.engine.memory import Block, MbarrierState, Path, Warp
+from warpsan.engine.memory import Block, HazardRow, MbarrierState, Path, Warp
 from warpsan.engine.missing import note_arrival
 from warpsan.engine.parts import add_part, begin_wait
 from warpsan.engine.rules import (
     ARRIVES_TWICE_IN_CLUSTER,
     OLD_PHASE,
+    PART_OF_WARPGROUP,
     PARTIAL_WARP,
     REGISTERS_WOULD_GROW,
     REGISTERS_WOULD_SHRINK,
     RELAXED_IN_CLUSTER,
     WAITS_WITHOUT_ARRIVAL,
+    WARPGROUP_DIFFERS,
 )
 from warpsan.engine.structs import Ptr, i64
-from warpsan.engine.suspects import current_instruction, first_lane
+from warpsan.engine.suspects import current_instruction, first_lane, is_status
 from warpsan.engine.watch.releases import take_rows
 from warpsan.engine.words import load32, load64, popcount, store32
 
-__all__ = ["arrive_in_cluster", "ask_for_registers", "cluster_phase", "wait_for_phases", "wait_in_cluster"]
+__all__ = [
+    "arrive_in_cluster",
+    "ask_for_registers",
+    "cluster_phase",
+    "compare_warpgroup",
+    "wait_for_phases",
+    "wait_in_cluster",
+]
+
+_GROUP = 4
+"""Warps of a warpgroup."""
 
 
 def wait_for_phases(context: Context, state: Warp, registers: int, block: Block, at: int, taken: int) -> int:
@@ -64,7 +77,7 @@ def wait_for_phase(context: Context, registers: int, block: Block, part: Path) -
     first = first_lane(mask)
     current_instruction(context, block.end_pc)
     actual = named_mbarrier(context, first, load64(place + 8 * first) + block.end_b)
-    if actual < 64:  # no phase to wait for
+    if is_status(actual):  # no phase to wait for
         store32(result, load32(result) | mask)
         return 0 if actual == LEFT_OUT else actual
     entry = MbarrierState(actual)
@@ -227,15 +240,21 @@ def ask_for_registers(context: Context, state: Warp, block: Block, part: Path) -
     """A whole warp releases registers or requests more, and waits for them. If a lane is missing, that is noted
     without any other effect. Returns a status."""
     mask = part.mask
-    if mask != (1 << 32) - 1:
+    state.register_changes += 1
+    state.register_pc = block.end_pc
+    if mask != EVERY_LANE:
         current_instruction(context, block.end_pc)
         return note_fault(context, context.current_record, mask, PARTIAL_WARP, 0)
+    if context.checked != 0:
+        status = compare_warpgroup(context, state)
+        if status != 0:
+            return status
     wanted, held = block.end_a, state.held_registers
     if (held > wanted) if block.end_b else (held < wanted):
         if block.end_c == 0 or context.checked == 0:  # no change
             return 0
         rule = REGISTERS_WOULD_SHRINK if block.end_b else REGISTERS_WOULD_GROW
-        row = hazard_row(context, context.records[context.record_count + block.end_pc], rule, mask)
+        row = row_of_registers(context, rule, block.end_pc)
         row.expected = wanted
         row.actual = held
         return add_hazard(context, row)
@@ -254,6 +273,33 @@ def ask_for_registers(context: Context, state: Warp, block: Block, part: Path) -
                     other.held_registers = waiting.more
                     waiting.status = READY
     return 0
+
+
+def compare_warpgroup(context: Context, state: Warp) -> int:
+    """A warp has executed setmaxnreg or has exited: the warps of its warpgroup execute the same ones (PTX ISA,
+    "setmaxnreg"). Returns a status."""
+    first, changes, status = state.number // _GROUP * _GROUP, state.register_changes, 0
+    for number in range(first, min(first + _GROUP, context.warp_count)):
+        other = context.warps[context.warp_count * state.cta + number]
+        if status != 0 or (other.register_changes == 0 and changes == 0):
+            continue
+        if other.register_changes == changes and other.register_pc != state.register_pc:
+            row = row_of_registers(context, WARPGROUP_DIFFERS, state.register_pc)
+            row.other_pc = other.register_pc
+            row.other_cta = other.linear_cta
+            row.other_warp = number
+            row.other_lanes = 0
+            status = add_hazard(context, row)
+        elif other.live == 0 and other.register_changes < changes:
+            status = add_hazard(context, row_of_registers(context, PART_OF_WARPGROUP, state.register_pc))
+        elif state.live == 0 and changes < other.register_changes:
+            status = add_hazard(context, row_of_registers(context, PART_OF_WARPGROUP, other.register_pc))
+    return status
+
+
+def row_of_registers(context: Context, rule: int, pc: int) -> HazardRow:
+    """A row for all lanes of the current warp at a setmaxnreg."""
+    return hazard_row(context, context.records[context.record_count + pc], rule, EVERY_LANE)
 
 
 def held_by(context: Context, cta: int) -> int:

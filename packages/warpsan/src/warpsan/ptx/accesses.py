@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from warpsan.ptx.forms import MAP_FIELDS, PRIORITIES, UPDATE_TYPES, WITHOUT_RESULT
+from warpsan.ptx.forms import MAP_FIELDS, PRIORITIES, UPDATE_TYPES, VECTOR_UPDATES, WITHOUT_RESULT
 from warpsan.ptx.grammar import Form, Opcode, choice, compute, element, flag, form, opcodes, part, space
 from warpsan.ptx.ir import Immediate, Operand, Vector
 from warpsan.ptx.modifiers import Mods, take_space
@@ -95,8 +95,12 @@ opcodes("red", Opcode(_UPDATE, pipe="atomic", writes=False, effects=True, memory
 
 
 def _update(mods: Mods) -> tuple[str, PtxType]:
-    name = mods.choice(UPDATE_TYPES if mods.instruction.opcode == "atom" else WITHOUT_RESULT)
-    type_ = mods.type(UPDATE_TYPES[name])
+    if not {"v2", "v4", "v8"}.isdisjoint(mods.instruction.mods):
+        name = mods.choice(VECTOR_UPDATES)
+        type_ = mods.type(VECTOR_UPDATES[name])
+    else:
+        name = mods.choice(UPDATE_TYPES if mods.instruction.opcode == "atom" else WITHOUT_RESULT)
+        type_ = mods.type(UPDATE_TYPES[name])
     if type_.is_float and type_.bits == 16 * type_.lanes and not mods.flag("noftz"):
         raise mods.unsupported("16-bit floating point needs .noftz")
     return name, type_
@@ -109,7 +113,9 @@ class Atomic(Form):
     Attributes
     ----------
     update : (str, PtxType)
-        The operation and its type.
+        The operation and the type of an element.
+    vector : int
+        Elements, each of which is updated in an atomic operation of its own.
     hint : bool
         Whether the last operand is a cache policy.
     """
@@ -118,6 +124,7 @@ class Atomic(Form):
     scope: str = choice(*_SCOPES, default="gpu")
     space: str = space()
     update: tuple[str, PtxType] = part(_update)
+    vector: int = part(lambda mods: int(mods.choice(("v2", "v4", "v8"), default="v1")[1:]))
     hint: bool = flag("L2::cache_hint")
 
     @property
@@ -128,12 +135,19 @@ class Atomic(Form):
     @property
     def width(self) -> int:
         """Bytes of each lane."""
-        return self.update[1].bytes
+        return self.vector * self.update[1].bytes
 
     def refusal(self, operands: tuple[Operand, ...]) -> str:
         """Spaces without atomic operations, or a wrong number of operands."""
         if self.space not in ("global", "shared", "shared::cluster", "generic"):
             return f"no atomics on .{self.space}"
+        if self.vector > 1 and self.space not in ("global", "generic"):
+            return "atomic operations on a vector are of global memory"
+        if self.width > 16:
+            return f"accesses of {self.width} bytes do not exist"
+        values = (*operands[: self.name == "atom"], *operands[1 + (self.name == "atom") :][:1])
+        if any((len(each.items) if isinstance(each, Vector) else 1) != self.vector for each in values):
+            return f"expected {self.vector} values"
         expected = 1 + (self.name == "atom") + (2 if self.update[0] == "cas" else 1) + self.hint
         return "" if len(operands) == expected else "wrong number of operands"
 

@@ -19,6 +19,7 @@ __all__ = [
     "SHARED_REDUCTIONS",
     "SUMMED",
     "UPDATE_TYPES",
+    "VECTOR_UPDATES",
     "WITHOUT_RESULT",
     "of_kernel",
 ]
@@ -68,6 +69,11 @@ UPDATE_TYPES: dict[str, tuple[str, ...]] = {
     "cas": ("b16", "b32", "b64"),
 }
 """Types of each atomic operation."""
+VECTOR_UPDATES: dict[str, tuple[str, ...]] = {
+    "add": ("f32", "f16", "f16x2", "bf16", "bf16x2"),
+    **dict.fromkeys(("min", "max"), ("f16", "f16x2", "bf16", "bf16x2")),
+}
+"""Types of the elements of each atomic operation on a vector."""
 WITHOUT_RESULT = ("add", "min", "max", "and", "or", "xor", "inc", "dec")
 
 SHARED_REDUCTIONS = {

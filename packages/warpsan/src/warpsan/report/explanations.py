@@ -140,9 +140,10 @@ EXPLANATIONS: dict[str, Explanation] = {
         "racecheck",
     ),
     "registers": Explanation(
-        "The warps of a block request more registers than it has",
+        "setmaxnreg requests more registers than the block has, or not for a whole warpgroup",
         "setmaxnreg.inc waits until the block's other warps have given enough back with setmaxnreg.dec. Over "
-        "all warps, the requested registers must not exceed those the block was launched with.",
+        "all warps, the requested registers must not exceed those the block was launched with. All warps of a "
+        "warpgroup must execute the same setmaxnreg.",
         "setmaxnreg.inc.sync.aligned.u32 240;  // missing: setmaxnreg.dec in the producer warps",
     ),
     "tensor-map": Explanation(

@@ -124,7 +124,15 @@ _BARRIERS: Mapping[int, HazardRule] = {
 _USUALLY_CLUSTER = "each barrier.cluster.arrive has one barrier.cluster.wait of the same thread"
 USUALLY_REGISTERS = "usually a number that does not suit the block: the sum over its warps must not grow"
 
+_USUALLY_WARPGROUP = "all warps of a warpgroup must execute the same setmaxnreg: move it out of the branch"
+
 _WAITS: Mapping[int, HazardRule] = {
+    rules.PART_OF_WARPGROUP: HazardRule(
+        "registers", sentence("only some warps of the warpgroup execute it", _USUALLY_WARPGROUP), "async"
+    ),
+    rules.WARPGROUP_DIFFERS: HazardRule(
+        "registers", sentence("another warp of the warpgroup executes {other}", _USUALLY_WARPGROUP), "async"
+    ),
     rules.ARRIVES_TWICE_IN_CLUSTER: HazardRule(
         "cluster", sentence("a thread arrives twice without a wait between", _USUALLY_CLUSTER), "async"
     ),

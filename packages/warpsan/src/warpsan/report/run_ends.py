@@ -5,7 +5,6 @@ from __future__ import annotations
 from warpsan.engine import layout
 from warpsan.engine.engine import NativeCode
 from warpsan.engine.state import State
-from warpsan.engine.words import load64
 from warpsan.errors import SimError, UnsupportedInstruction
 from warpsan.ptx.ir import Instruction
 from warpsan.ptx.types import TYPES
@@ -20,8 +19,7 @@ __all__ = ["ending_of"]
 def ending_of(code: NativeCode, state: State, status: int, log: HazardLog) -> SimError | None:
     """The exception for the status of a run; None if there is none. ``log`` receives the hazards of a deadlock."""
     setup, place, context = code.setup, state.context.current_pc, state.context
-    scratch = context.scratch + layout.SCRATCH_FAULTS
-    lane, number = load64(scratch), load64(scratch + 8)
+    lane, number = context.ended_by, context.end_number
     if status == layout.STUCK:
         return deadlock(Places(setup, code.space), context, code.decoded, log)
     if status == layout.STEPS:

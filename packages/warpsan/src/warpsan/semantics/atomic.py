@@ -4,10 +4,9 @@ warps are rounded in that order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from warpsan.analysis.fusion import registers_read
-from warpsan.engine import layout
 from warpsan.engine.access import addresses, located
 from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.lanes import POINTER, WORD32, WORD64, Lanes, where
@@ -73,29 +72,38 @@ def _float_sum(old: Lanes, given: Lanes, base: str, flushes: _Choice) -> Lanes:
 
 @native("atom", "red")
 def _atomic(asm: Assembler, instruction: Instruction, form: Atomic) -> None:
-    space, (name, type_) = form.space, form.update
+    """Elements of a vector are updated one after the other."""
+    (_, type_), many = form.update, form.vector
+    space = "global" if many > 1 else form.space  # a generic address of a vector is one of global memory
     operands = without_policy(asm, instruction, form.hint)
-    target, finish = -1, _nothing
+    targets = [(-1, _nothing)] * many
     if form.name == "atom":
-        result = operands.pop(0)
-        place = asm.target(result, type_.name)
-        if _is_read(asm, result):
-            target, finish = place
+        results = asm.vector(operands.pop(0))
+        places = [asm.target(each, type_.name) for each in results]
+        read = [_is_read(asm, each) for each in results]
+        targets = [place if is_read else (-1, _nothing) for place, is_read in zip(places, read, strict=True)]
     row, bits, offset = asm.address(operands.pop(0))
-    sources = [asm.source(operand, type_.name) for operand in operands]
+    columns = [asm.vector(operand) for operand in operands]
+    sources = [[asm.source(item, type_.name) for item in items] for items in zip(*columns, strict=True)]
     if asm.watched:
-        watch_access(
-            asm, instruction, space, row, bits, offset, type_.bytes, "update", strong=strong_effect(asm, instruction)
-        )
-    is_read = target >= 0
-    text, ring = f"{space}.{bits}.{name}.{type_.name}", asm.float_sum(type_) if type_.is_float else None
+        strong = strong_effect(asm, instruction)
+        watch_access(asm, instruction, space, row, bits, offset, form.width, "update", strong=strong)
+    for element, ((target, finish), rows) in enumerate(zip(targets, sources, strict=True)):
+        _update_element(asm, form, space, bits, element, [row, offset, target, *rows])
+        finish()
+
+
+def _update_element(asm: Assembler, form: Atomic, space: str, bits: int, element: int, operands: Sequence[int]) -> None:
+    """Append the record of the update of one element."""
+    (name, type_), is_read = form.update, operands[2] >= 0
+    ring = asm.float_sum(type_) if type_.is_float else None
+    text = f"{space}.{bits}.{name}.{type_.name}" + f".{element}.{form.vector}" * (form.vector > 1)
     title = f"{'atom' if is_read else 'red'}.{text}{asm.suffix if ring else ''}"
 
     def update(code: OperationCode) -> None:
-        _update(code, space, bits, name, type_, returns=is_read, ring=ring)
+        _update(code, form, space, bits, element, returns=is_read, ring=ring)
 
-    asm.record(NativeOperation(title, update), [row, offset, target, *sources])
-    finish()
+    asm.record(NativeOperation(title, update), operands)
 
 
 def _is_read(asm: Assembler, result: Operand) -> bool:
@@ -107,19 +115,20 @@ def _is_read(asm: Assembler, result: Operand) -> bool:
 
 def _update(
     code: OperationCode,
+    form: Atomic,
     space: str,
     bits: int,
-    name: str,
-    type_: PtxType,
+    element: int,
     *,
     returns: bool,
     ring: tuple[str, Compute] | None,
 ) -> None:
     """Operands are the row of the addresses, an offset, the row of the result, and those of the sources."""
+    name, type_ = form.update
     b, size = code.builder, WORD64(type_.bytes)
     address = located(code, 0, space, bits)
-    scratch = code.at(code.pointer("scratch"), WORD64(layout.SCRATCH_PLACES))
-    b.store(addresses(code, address, space, type_.bytes).value, scratch, align=64)
+    scratch = code.pointer("places")
+    b.store(addresses(code, address, space, form.width).value, scratch, align=64)
     in_shared = code.any_of(address >> WINDOW_BITS == SHARED_BASE >> WINDOW_BITS)
 
     def flushes(without: Lanes, plain: Lanes) -> Lanes:
@@ -132,7 +141,8 @@ def _update(
         here = b.and_(b.lshr(code.mask, b.trunc(lane, WORD32)), WORD32(1))
         with b.if_then(b.icmp_signed("!=", here, WORD32(0))):
             word = b.load(code.at(scratch, b.mul(lane, WORD64(8))), typ=WORD64)
-            place, mine = b.inttoptr(word, POINTER), b.mul(lane, size)
+            place = b.inttoptr(b.add(word, WORD64(element * type_.bytes)), POINTER)
+            mine = b.mul(lane, size)
             rows = [code.at(code.row(3 + k), mine) for k in range(2 if name == "cas" else 1)]
             old, *given = (code.load(each, held, type_.lanes, align=type_.bytes) for each in (place, *rows))
             b.store(function(old, *given).value, place, align=type_.bytes)

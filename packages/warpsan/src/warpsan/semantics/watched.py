@@ -237,7 +237,7 @@ class Place:
 
 def _into_scratch(code: OperationCode, places: Lanes) -> Lanes:
     """Put the lanes' places into the scratch."""
-    scratch = code.at(code.pointer("scratch"), WORD64(layout.SCRATCH_PLACES))
+    scratch = code.pointer("places")
     code.builder.store(places.value, scratch, align=64)
     return places
 
@@ -308,7 +308,7 @@ def _check(
             with b.if_then(b.icmp_signed("!=", status, WORD64(layout.DONE)), likely=False):
                 b.ret(status)
             if place.lengths >= 0:
-                widths = code.at(code.pointer("scratch"), WORD64(layout.SCRATCH_WIDTHS))
+                widths = code.pointer("fault_widths")
                 b.store(place.sizes(code).value, widths, align=64)
                 return code.call(sized_copy_undefined, context, mask)
             function = copy_undefined if copies else _UNDEFINED[does]
@@ -362,7 +362,7 @@ def _check(
 
 
 def _note_partial_read(code: OperationCode, present: Any, width: int, shift: int, kind: int) -> None:
-    """Note the reads of the places in the scratch if some lanes of the current warp were absent, as
+    """Note the reads of the places in the context if some lanes of the current warp were absent, as
     :func:`warpsan.engine.watch.cluster_memory.note_partial_read`, all granules of a lane at a time."""
     b, many = code.builder, max(width >> shift, 1)
     there = code.call(lanes_there, b.ptrtoint(code.base, WORD64), present)
@@ -383,7 +383,7 @@ def _note_partial_read(code: OperationCode, present: Any, width: int, shift: int
         first_tag = b.gep(code.pointer("partial_tags"), [first], source_etype=WORD64)
         first_mask = b.gep(code.pointer("partial_masks"), [first], source_etype=WORD32)
         alone = b.icmp_signed("==", there, WORD64(0))
-        offsets = code.at(code.pointer("scratch"), WORD64(layout.SCRATCH_PLACES))
+        offsets = code.pointer("places")
         with code.loop(WORD64(WARP)) as lane:
             bit = b.shl(WORD32(1), b.trunc(lane, WORD32))
             with b.if_then(b.icmp_signed("!=", b.and_(code.mask, bit), WORD32(0))):

@@ -17,7 +17,6 @@ from warpsan.engine.layout import (
     MANY_COPIES,
     MOST_COPIES,
     PAGE_SHIFT,
-    SCRATCH_PLACES,
 )
 from warpsan.engine.mbarriers import (
     actor_of,
@@ -31,12 +30,12 @@ from warpsan.engine.mbarriers import (
 )
 from warpsan.engine.memory import MbarrierState, Record, ThreadCopy, TransferEntry
 from warpsan.engine.pages import page_of
-from warpsan.engine.suspects import current_instruction, first_lane
+from warpsan.engine.suspects import act_for, current_instruction, first_lane, is_status
 from warpsan.engine.tags import shared_tag
 from warpsan.engine.transfers.entries import lane_address, new_entry, next_serial
 from warpsan.engine.watch.shared_memory import copies_still_fly, mark_flying
 from warpsan.engine.watch.undefined_global import undefine_copies
-from warpsan.engine.words import load64, popcount, store64
+from warpsan.engine.words import popcount
 
 __all__ = ["arrive_behind_copies", "land_arrivals"]
 
@@ -55,7 +54,7 @@ def arrive_behind_copies(registers: int, record: Record, mask: int, context: Con
             if left >> lane & 1 == 0:
                 continue
             actual = named_mbarrier(context, lane, lane_address(registers, record, 0, lane))
-            if actual < 64:
+            if is_status(actual):
                 left = left & ~(1 << lane)
                 if actual == LEFT_OUT:
                     continue
@@ -71,7 +70,7 @@ def arrive_behind_copies(registers: int, record: Record, mask: int, context: Con
         if record.operands[2] == 0:
             mbarrier.pending += popcount(lanes)
         place = new_entry(context, ARRIVALS, 0, 0, context.copy_count, 0)
-        if place < 64:
+        if is_status(place):
             return place
         entry = TransferEntry(place)
         entry.mbarrier = mbarrier
@@ -87,8 +86,7 @@ def land_arrivals(context: Context, entry: TransferEntry) -> int:
     """The copies of some lanes land, and the lanes arrive. Returns a status."""
     warp, lanes, mbarrier = entry.warp, entry.data[0], entry.mbarrier
     state = context.warps[warp]
-    context.current = warp
-    context.current_warp = state
+    act_for(context, warp)
     entry.kind = LANDED
     entry.mbarrier = MbarrierState(0)  # no bytes to count
     flying, late = state.copies_in_flight, context.early == 0
@@ -117,15 +115,15 @@ def signalled(context: Context, one: ThreadCopy, due: int, mbarrier: MbarrierSta
     """Lanes' copies have landed, as an operation of an mbarrier."""
     cta, width = context.current_warp.cta, one.width
     shared = context.shared + cta * context.shared_stride
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     for lane in range(32):
-        store64(places + 8 * lane, one.target[lane] - shared)
+        places[lane] = one.target[lane] - shared
     mark_flying(context, cta, due, width, 0)
     actor = actor_of(context, mbarrier)
     time = operation_time(context, actor)
     for lane in range(32):
         if due >> lane & 1:
-            offset = load64(places + 8 * lane)
+            offset = places[lane]
             mark_copy(context, cta, offset, width, shared_tag(actor, time), -1)
             copy_came(context, cta, offset, width)
             page = context.page_generic.at(page_of(context, cta, offset >> PAGE_SHIFT))

@@ -22,16 +22,15 @@ from warpsan.engine.layout import (
     MAP_SWIZZLE,
     RACE,
     SCOPE_SHIFT,
-    SCRATCH_PLACES,
     WITHIN,
 )
 from warpsan.engine.memory import TransferEntry
 from warpsan.engine.recorded import is_recorded, record_line
-from warpsan.engine.suspects import current_instruction
+from warpsan.engine.suspects import act_for, current_instruction
 from warpsan.engine.transfers.entries import origin_place, shared_place
 from warpsan.engine.watch import read_pieces, update_pieces, write_pieces, written_nearby
 from warpsan.engine.watch.undefined_global import bring_undefined, copy_undefined, define_global, update_undefined
-from warpsan.engine.words import call_operation, copy, fill, load64, store64
+from warpsan.engine.words import call_operation, copy, fill, load64
 from warpsan.profile.tally import SECTOR
 
 __all__ = ["global_lines", "move_box", "put"]
@@ -45,9 +44,7 @@ def global_lines(context: Context, entry: TransferEntry, kind: int) -> int:
         return 0
     current_instruction(context, entry.pc)
     warp = entry.warp
-    context.current = warp
-    context.current_cta = entry.linear_cta
-    context.current_live = context.warps[warp].live
+    act_for(context, warp)
     tensor = entry.tensor_map
     if tensor == 0:
         begin = entry.coordinates[0]
@@ -134,13 +131,13 @@ def touch_line(context: Context, begin: int, end: int, kind: int, issuer: int) -
         kind == 1 and context.global_marks == 0 and written_nearby(context, begin, end)
     ):  # is there a fence between the proxies?
         return RACE
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     width = min(16, (begin | end) & -(begin | end))
     at = begin
     while at < end:
         many = min(32, (end - at) // width)
         for number in range(many):
-            store64(places + 8 * number, at + width * number)
+            places[number] = at + width * number
         at += width * many
         mask = (1 << many) - 1
         if kind == 1:

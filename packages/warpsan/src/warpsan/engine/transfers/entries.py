@@ -21,7 +21,6 @@ from warpsan.engine.layout import (
     MAP_WORDS,
     NO_MAP_BOX,
     RAW_WORDS,
-    SCRATCH_FAULTS,
     STORES,
     TOGETHER,
     UNMODELLED,
@@ -30,8 +29,9 @@ from warpsan.engine.layout import (
 from warpsan.engine.map_fences import check_map
 from warpsan.engine.memory import MbarrierState, Record, TransferEntry
 from warpsan.engine.rules import AXES_DIFFER, NO_TENSOR_MAP, NOT_IN_CHUNKS
+from warpsan.engine.suspects import is_status
 from warpsan.engine.unit_addresses import check_global, check_shared, cta_of, offset_of
-from warpsan.engine.words import call_operation, copy, load32, load64, store64
+from warpsan.engine.words import call_operation, copy, load32, load64
 from warpsan.host.memory import GLOBAL_BASE
 
 __all__ = [
@@ -70,7 +70,6 @@ def next_entry(context: Context) -> TransferEntry:
     entry = base[count]
     entry.serial = context.transfer_serial
     entry.warp = context.current
-    entry.linear_cta = context.current_cta
     return entry
 
 
@@ -138,7 +137,7 @@ def box_entry(registers: int, record: Record, lane: int, context: Context, kind:
     map_address = lane_address(registers, record, COPY_FAR, lane)
     tensor = tensor_map_at(context, lane, map_address)
     axes = record.operands[COPY_MANY]
-    if tensor < 64:
+    if is_status(tensor):
         return tensor
     if load64(tensor + 8 * MAP_AXES) != axes:
         actual = load64(tensor + 8 * MAP_AXES)
@@ -148,11 +147,11 @@ def box_entry(registers: int, record: Record, lane: int, context: Context, kind:
     if status != 0:
         return status
     if load64(tensor + 8 * MAP_SWIZZLE) != 0 and size & 127:
-        store64(context.scratch + SCRATCH_FAULTS, record.operands[COPY_PC])
-        store64(context.scratch + SCRATCH_FAULTS + 8, NO_MAP_BOX)
+        context.ended_by = record.operands[COPY_PC]
+        context.end_number = NO_MAP_BOX
         return UNMODELLED
     place = new_entry(context, kind, lane, cta_of(context, shared), offset_of(shared), size)
-    if place < 64:
+    if is_status(place):
         return place
     entry = TransferEntry(place)
     entry.tensor_map = tensor
@@ -186,7 +185,7 @@ def bytes_entry(registers: int, record: Record, lane: int, context: Context, kin
     if status != 0:
         return status
     place = new_entry(context, kind, lane, cta_of(context, shared), offset_of(shared), size)
-    if place < 64:
+    if is_status(place):
         return place
     entry = TransferEntry(place)
     entry.tensor_map = 0

@@ -20,8 +20,6 @@ from warpsan.engine.layout import (
     MAP_KIND,
     MOST_MBARRIERS,
     OF_COPIES,
-    SCRATCH_FAULTS,
-    SCRATCH_PLACES,
     STORES,
     UNMODELLED,
     WITHIN,
@@ -31,14 +29,14 @@ from warpsan.engine.mbarriers import actor_of, break_mbarrier_rule, comes_after_
 from warpsan.engine.memory import MbarrierState, Record, TransferEntry
 from warpsan.engine.recorded import is_recorded, record_lines, record_shared
 from warpsan.engine.rules import NO_MBARRIER, SIGNALS_ANOTHER_CTA, SIGNALS_WRITTEN, WRITES_EXITED
-from warpsan.engine.suspects import current_instruction
+from warpsan.engine.suspects import current_instruction, is_status
 from warpsan.engine.tags import global_tag
 from warpsan.engine.traffic import count_shared
 from warpsan.engine.transfers.boxes import global_lines
 from warpsan.engine.transfers.entries import box_entry, bytes_entry, lane_address, new_entry, next_entry, next_serial
 from warpsan.engine.transfers.landing import begin_store, begin_transfer
 from warpsan.engine.unit_addresses import check_shared, cta_alive, cta_of, offset_of
-from warpsan.engine.words import copy, load32, load64, store64
+from warpsan.engine.words import copy, load32, load64
 
 __all__ = ["copy_within", "load_box", "load_bytes", "store_box", "store_bytes", "store_words"]
 
@@ -80,7 +78,7 @@ def issue(registers: int, record: Record, mask: int, context: Context, kind: int
             place = box_entry(registers, record, lane, context, kind)
         else:
             place = bytes_entry(registers, record, lane, context, kind)
-        status = issue_one(registers, record, lane, context, TransferEntry(place)) if place >= 64 else place
+        status = place if is_status(place) else issue_one(registers, record, lane, context, TransferEntry(place))
         if status > LEFT_OUT:
             return status
     record_lines(context, record.operands[COPY_PC])
@@ -98,7 +96,7 @@ def issue_one(registers: int, record: Record, lane: int, context: Context, entry
         if kind == STORES:
             return begin_store(context, entry, lane)
     mbarrier = named_mbarrier(context, lane, lane_address(registers, record, COPY_SIGNAL, lane))
-    if mbarrier < 64:
+    if is_status(mbarrier):
         entry.kind = LANDED
         return mbarrier
     entry.mbarrier = MbarrierState(mbarrier)
@@ -118,8 +116,8 @@ def set_combination(context: Context, entry: TransferEntry, combine: int) -> int
         kind = load64(tensor + 8 * MAP_KIND)
         number = context.lists[combine + kind] if kind >= 0 else 0
         if number == 0:
-            store64(context.scratch + SCRATCH_FAULTS, entry.pc)
-            store64(context.scratch + SCRATCH_FAULTS + 8, kind)
+            context.ended_by = entry.pc
+            context.end_number = kind
             return UNMODELLED
         entry.combine = load64(tensor + 8 * MAP_ITEM) << 16 | number
     return 0
@@ -173,9 +171,9 @@ def store_words(registers: int, record: Record, mask: int, context: Context) -> 
     size = element * many
     if context.counting | is_recorded(context, record.operands[6]):
         row, shift = registers + record.operands[0], record.operands[1]
-        places = context.scratch + SCRATCH_PLACES
+        places = context.places
         for lane in range(32):
-            store64(places + 8 * lane, offset_of(load64(row + 8 * lane) + shift))
+            places[lane] = offset_of(load64(row + 8 * lane) + shift)
         record_shared(context, mask, size, record.operands[6])
         if context.counting != 0:
             count_shared(context, mask, size, record.operands[6], 0)
@@ -188,7 +186,7 @@ def store_words(registers: int, record: Record, mask: int, context: Context) -> 
         mbarrier = named_mbarrier(context, lane, signal) if status == 0 else status
         if mbarrier == LEFT_OUT:
             continue
-        if mbarrier < 64:
+        if is_status(mbarrier):
             return mbarrier
         cta, offset = cta_of(context, address), offset_of(address)
         if MbarrierState(mbarrier).cta != cta:
@@ -196,7 +194,7 @@ def store_words(registers: int, record: Record, mask: int, context: Context) -> 
             if status != 0:
                 return status
         place = new_entry(context, WORDS, lane, cta, offset, size)
-        if place < 64:
+        if is_status(place):
             return place
         entry = TransferEntry(place)
         entry.mbarrier = MbarrierState(mbarrier)
@@ -245,7 +243,7 @@ def announce_load(context: Context, entry: TransferEntry, proxy: int, reads: int
     actor, cta = actor_of(context, mbarrier), entry.cta
     time = copy_issued(context, warp, entry.lane, cta, entry.offset, entry.bytes, actor, proxy)
     entry.time = time
-    return time if time < 64 else 0
+    return time if is_status(time) else 0
 
 
 def copy_tag(context: Context, mbarrier: MbarrierState) -> int:

@@ -22,7 +22,6 @@ from warpsan.engine.layout import (
     EVERY_LANE,
     LANDED,
     SCOPE_SHIFT,
-    SCRATCH_PLACES,
     STORES,
     TENSOR,
     WAITED_FOR,
@@ -35,7 +34,7 @@ from warpsan.engine.memory import MbarrierState, Record, TransferEntry
 from warpsan.engine.recorded import record_lines, record_update
 from warpsan.engine.reset import draw
 from warpsan.engine.rules import NO_MBARRIER, READS_EXITED, STILL_READS, WRITES_EXITED
-from warpsan.engine.suspects import current_instruction
+from warpsan.engine.suspects import act_for, current_instruction
 from warpsan.engine.tensor_memory import leaked_columns
 from warpsan.engine.tensor_products import land_tensor
 from warpsan.engine.traffic import count_stretch
@@ -44,7 +43,7 @@ from warpsan.engine.transfers.boxes import global_lines, move_box, put
 from warpsan.engine.transfers.entries import origin_place, shared_place
 from warpsan.engine.unit_addresses import cta_alive
 from warpsan.engine.watch.cluster_memory import UPDATES, watch_cluster
-from warpsan.engine.words import copy, fill, load32, store32, store64
+from warpsan.engine.words import copy, fill, load32, store32
 from warpsan.host.memory import RANK_SHIFT
 
 __all__ = ["begin_store", "begin_transfer", "commit_transfers", "drained", "land_next", "wait_for_transfers"]
@@ -116,8 +115,7 @@ def write_captured(context: Context) -> int:
         captured = base[k]
         if status == 0 and in_flight(captured) and captured.source != 0:
             status = land_all(context, captured.serial)
-    context.current = current
-    context.current_warp = context.warps[current]
+    act_for(context, current)
     return status
 
 
@@ -311,13 +309,11 @@ def combine_words(context: Context, entry: TransferEntry) -> int:
     cta, offset, size = entry.cta, entry.offset, entry.bytes
     entry.kind = LANDED
     if context.checked != 0:
-        context.current = warp
-        context.current_warp = context.warps[warp]
+        act_for(context, warp)
         current_instruction(context, entry.pc)
-        place = context.scratch + SCRATCH_PLACES + 8 * lane
         width = min(size, 16)
         for k in range(size // width):
-            store64(place, cta + 1 << RANK_SHIFT | offset + width * k)
+            context.places[lane] = cta + 1 << RANK_SHIFT | offset + width * k
             status = watch_cluster(
                 context, 1 << lane, EVERY_LANE, width, UPDATES, CONTINUES | SAME_CLUSTER << SCOPE_SHIFT
             )
@@ -330,8 +326,7 @@ def combine_words(context: Context, entry: TransferEntry) -> int:
 
 def issuer(context: Context, entry: TransferEntry) -> None:
     """Hazards from now on belong to the warp and the instruction that issued a copy."""
-    context.current = entry.warp
-    context.current_warp = context.warps[entry.warp]
+    act_for(context, entry.warp)
     current_instruction(context, entry.pc)
 
 

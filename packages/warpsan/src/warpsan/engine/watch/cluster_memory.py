@@ -13,7 +13,6 @@ from warpsan.engine.lane_races import READ, WATCHED, note_lanes
 from warpsan.engine.layout import (
     EVERY_LANE,
     IN_SHARED,
-    SCRATCH_PLACES,
 )
 from warpsan.engine.tags import actor_of_tag, shared_tag, time_of_tag
 from warpsan.engine.unit_addresses import cta_of, offset_of
@@ -25,7 +24,7 @@ from warpsan.engine.watch.shared_memory import (
     write_shared,
     write_strong_shared,
 )
-from warpsan.engine.words import copy, load64, store64
+from warpsan.engine.words import copy, load64
 
 __all__ = ["FOLLOWED", "READS", "UPDATES", "WRITES", "watch_cluster"]
 
@@ -37,7 +36,7 @@ def watch_cluster(context: Context, mask: int, present: int, width: int, kind: i
     """Lanes read, write or update at addresses of shared::cluster in the scratch; ``does`` has the effects of a strong
     access, or is -1. Returns a status."""
     scratch, home = context.scratch, context.current_warp.cta
-    places, addresses = scratch + SCRATCH_PLACES, scratch
+    places, addresses = context.places, scratch
     copy(addresses, places, 8 * 32)
     status = 0
     for cta in range(context.cta_count):
@@ -48,7 +47,7 @@ def watch_cluster(context: Context, mask: int, present: int, width: int, kind: i
             address = load64(addresses + 8 * lane)
             if mask >> lane & 1 and cta_of(context, address) == cta:
                 offset = offset_of(address)
-                store64(places + 8 * lane, offset)
+                places[lane] = offset
                 lanes |= 1 << lane
                 low, high = min(low, offset), max(high, offset)
         if lanes == 0:
@@ -91,10 +90,10 @@ def mark_read(context: Context, lanes: int, width: int, cta: int) -> None:
     warp, shift = context.current, context.granule_shift
     now = context.clocks[warp]
     plane = context.granules * (context.planes * cta + warp)
-    readers, places = context.readers.at(plane), context.scratch + SCRATCH_PLACES
+    readers, places = context.readers.at(plane), context.places
     for lane in range(32):
         if lanes >> lane & 1:
-            first = load64(places + 8 * lane) >> shift
+            first = places[lane] >> shift
             for k in range(first, first + max(width >> shift, 1)):
                 readers[k] = now
 
@@ -106,13 +105,13 @@ def note_partial_read(context: Context, lanes: int, there: int, width: int, cta:
     warp = context.current
     tag = shared_tag(warp, context.clocks[warp])
     met = context.vectors[(context.actors + 1) * warp]
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     shift, first = context.granule_shift, context.granules * cta
     tags, masks = context.partial_tags.at(first), context.partial_masks.at(first)
     context.partial_reads = 1
     for lane in range(32):
         if lanes >> lane & 1:
-            granule = load64(places + 8 * lane) >> shift
+            granule = places[lane] >> shift
             for k in range(granule, granule + max(width >> shift, 1)):
                 before, after = tags[k], lanes_with(there, lane)
                 if actor_of_tag(before) == warp and time_of_tag(before) > met:

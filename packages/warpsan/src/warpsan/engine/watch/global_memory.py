@@ -18,17 +18,16 @@ from warpsan.engine.layout import (
     RACE,
     READ_SHIFT,
     SCOPE_SHIFT,
-    SCRATCH_PLACES,
     SEVERAL,
 )
 from warpsan.engine.missing import forget_links
 from warpsan.engine.rules import EARLY_READ, EARLY_UPDATE, EARLY_WRITE
 from warpsan.engine.structs import Ptr, i64
+from warpsan.engine.suspects import is_status
 from warpsan.engine.tags import cta_of_tag, global_tag, global_time, warp_of_tag
 from warpsan.engine.watch.prerequisites import access_in_time
 from warpsan.engine.watch.releases import observe, release_to_place, row_of
 from warpsan.engine.watch.scopes import keep_scope, relation_of, scope_at
-from warpsan.engine.words import load64
 
 __all__ = [
     "conflicts",
@@ -142,12 +141,12 @@ def plain_tag(context: Context) -> int:
 def read_constant(context: Context, mask: int, present: int, width: int) -> int:
     """Lanes read global memory that the kernel does not write, through a cache that is not coherent; as
     :func:`read_global`."""
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     shift, pages = context.global_shift, context.global_pages
     writers, strong = context.global_writers, context.global_strong
     for lane in range(32 if context.global_marks == 0 else 0):
         if mask >> lane & 1:
-            offset = load64(places + 8 * lane)
+            offset = places[lane]
             if pages[offset >> GLOBAL_PAGE_SHIFT] == 0:
                 continue
             granule = offset >> shift
@@ -163,7 +162,7 @@ def read_global(context: Context, mask: int, present: int, width: int) -> int:
 
 
 def read_pieces(context: Context, mask: int, present: int, width: int, issuer: int) -> int:
-    """One lane, the issuer, reads all places in the scratch that are in ``mask``; without an issuer (-1), a separate
+    """One lane, the issuer, reads all places in the context that are in ``mask``; without an issuer (-1), a separate
     lane reads each. As :func:`read_global`."""
     return read_marked(context, mask, present, width, issuer, 0)
 
@@ -175,7 +174,7 @@ def read_marked(context: Context, mask: int, present: int, width: int, issuer: i
         status = check_reads(context, mask, present, width, issuer, constant)
     if status != 0:
         return status
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     shift = context.global_shift
     many = max(width >> shift, 1)
     writers, readers = context.global_writers, context.global_readers
@@ -190,7 +189,7 @@ def read_marked(context: Context, mask: int, present: int, width: int, issuer: i
     last = -1
     for number in range(32):
         if mask >> number & 1:
-            offset, lane = load64(places + 8 * number), number if issuer < 0 else issuer
+            offset, lane = places[number], number if issuer < 0 else issuer
             if pages[offset >> GLOBAL_PAGE_SHIFT] != 0:
                 granule = offset >> shift
                 for k in range(granule, granule + many):
@@ -224,13 +223,13 @@ def write_global(context: Context, mask: int, present: int, width: int) -> int:
 
 
 def write_pieces(context: Context, mask: int, present: int, width: int, issuer: int) -> int:
-    """One lane writes all places in the scratch; as :func:`read_pieces`."""
+    """One lane writes all places in the context; as :func:`read_pieces`."""
     status = access_in_time(context, mask, width, issuer, EARLY_WRITE)
     if status == 0:
         status = check_writes(context, mask, present, width, issuer)
     if status != 0:
         return status
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     shift = context.global_shift
     many = max(width >> shift, 1)
     writers, readers = context.global_writers, context.global_readers
@@ -241,7 +240,7 @@ def write_pieces(context: Context, mask: int, present: int, width: int, issuer: 
     mine = own_tag(context)
     for number in range(32):
         if mask >> number & 1:
-            offset, lane = load64(places + 8 * number), number if issuer < 0 else issuer
+            offset, lane = places[number], number if issuer < 0 else issuer
             near = offset >> READ_SHIFT
             before = readers[near]
             read = 1 if before != 0 and conflicts(context, before, lane, read_masks[near]) else 0
@@ -280,12 +279,12 @@ def read_strong(context: Context, mask: int, present: int, width: int, does: int
         status = check_strong_reads(context, mask, present, width, does >> SCOPE_SHIFT)
     if status != 0:
         return status
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     shift, chains = context.global_shift, context.chains
     warp, many = context.current, max(width >> shift, 1)
     for lane in range(32):
         if mask >> lane & 1:
-            granule = load64(places + 8 * lane) >> shift
+            granule = places[lane] >> shift
             status = weakly_written(context, granule, many, lane)
             if status == 0:
                 status = too_narrow(context, granule, many, lane, does >> SCOPE_SHIFT)
@@ -312,21 +311,21 @@ def write_strong(context: Context, mask: int, present: int, width: int, does: in
 
 
 def update_pieces(context: Context, mask: int, present: int, width: int, does: int, issuer: int) -> int:
-    """One lane updates all places in the scratch; as :func:`read_pieces` and :func:`write_strong`."""
+    """One lane updates all places in the context; as :func:`read_pieces` and :func:`write_strong`."""
     status = access_in_time(context, mask, width, issuer, EARLY_UPDATE if does & CONTINUES else EARLY_WRITE)
     if status == 0:
         scope, atomic = does >> SCOPE_SHIFT, does & CONTINUES != 0
         status = check_updates(context, mask, present, width, scope, atomic, issuer)
     if status != 0:
         return status
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     shift, chains = context.global_shift, context.chains
     readers, masks = context.global_readers, context.global_read_masks
     warp, many = context.current, max(width >> shift, 1)
     release = 0
     for number in range(32):
         if mask >> number & 1:
-            offset, lane = load64(places + 8 * number), number if issuer < 0 else issuer
+            offset, lane = places[number], number if issuer < 0 else issuer
             near, granule = offset >> READ_SHIFT, offset >> shift
             status = weakly_written(context, granule, many, lane)
             if status == 0 and conflicts(context, readers[near], lane, masks[near]):
@@ -340,7 +339,7 @@ def update_pieces(context: Context, mask: int, present: int, width: int, does: i
                 narrow = context.global_scopes != 0
                 links = context.global_links.at(granule)
                 release = release_to_place(context, warp, lane, chains.at(granule), links, does, release, narrow)
-                if release > 0 and release < 64:
+                if release > 0 and is_status(release):
                     return release
             mark_scopes(context, granule, many, lane, does >> SCOPE_SHIFT)
             mark_strong(context, context.global_strong, granule, many, lane)

@@ -12,11 +12,9 @@ from warpsan.engine.context import Context
 from warpsan.engine.hazards import add_hazard, hazard_row
 from warpsan.engine.layout import (
     IN_GLOBAL,
-    SCRATCH_PLACES,
 )
 from warpsan.engine.memory import Record
 from warpsan.engine.rules import EARLY_READ
-from warpsan.engine.words import load64
 
 __all__ = ["access_in_time", "wait_for_grids"]
 
@@ -45,14 +43,14 @@ def comes_after_wait(context: Context) -> int:
 
 
 def access_in_time(context: Context, mask: int, width: int, issuer: int, rule: int) -> int:
-    """Lanes, or an issuer (otherwise -1), access places in the scratch. If they conflict with the kernel before, that
+    """Lanes, or an issuer (otherwise -1), access places in the context. If they conflict with the kernel before, that
     breaks a rule before the wait. Returns a status."""
     if comes_after_wait(context):
         return 0
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     for number in range(32):
         if mask >> number & 1:
-            offset = load64(places + 8 * number)
+            offset = places[number]
             for k in range(context.prerequisite_count):
                 row = context.prerequisites.at(3 * k)
                 if offset < row[1] and offset + width > row[0] and (rule != EARLY_READ or row[2]):

@@ -32,6 +32,7 @@ from warpsan.engine.layout import (
 from warpsan.engine.memory import Record, Release, ReleaseList, Row, RowCopy
 from warpsan.engine.missing import note_fence, note_read, note_write
 from warpsan.engine.structs import Ptr, i64
+from warpsan.engine.suspects import is_status
 from warpsan.engine.watch.fence_order import observe_fences, of_others, take_fences
 from warpsan.engine.watch.lists import has_item, new_node, row_state, take_room, use_items
 from warpsan.engine.words import copy, fill
@@ -190,7 +191,7 @@ def release_to_place(
         arrive_lanes(context, warp, 1 << lane)
     if status == 0 and (release == 0 or does & ACQUIRES):
         release = release_for(context, warp, does & RELEASES)
-        status = release if release < 64 else 0
+        status = release if is_status(release) else 0
     if status != 0:
         return status
     before = ReleaseList(chain[0])

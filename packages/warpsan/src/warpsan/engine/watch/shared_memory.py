@@ -19,7 +19,6 @@ from warpsan.engine.layout import (
     NOT_READABLE,
     PAGE_SHIFT,
     RACE,
-    SCRATCH_PLACES,
 )
 from warpsan.engine.missing import forget_links
 from warpsan.engine.pages import page_of, page_written, write_page
@@ -51,6 +50,7 @@ from warpsan.engine.rules import (
     UPDATES_WRITTEN,
 )
 from warpsan.engine.structs import Ptr, u8
+from warpsan.engine.suspects import is_status
 from warpsan.engine.tags import actor_of_tag, shared_tag, time_of_tag
 from warpsan.engine.updates import mark_updated, mark_watched, page_updated, updates_before, watches_before
 from warpsan.engine.watch.releases import observe, release_to_place
@@ -139,24 +139,24 @@ def read_followed(context: Context, cta: int, mask: int, low: int, high: int, wi
 
 
 def mark_readers(context: Context, cta: int, mask: int, width: int) -> None:
-    """Note the current record as the reader of the places in the scratch."""
+    """Note the current record as the reader of the places in the context."""
     number, shift = (context.current_record - context.records) >> 6, context.granule_shift
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     parties = context.read_parties.at(context.granules * (context.planes * cta + context.current))
     for lane in range(32):
         if mask >> lane & 1:
-            granule = load64(places + 8 * lane) >> shift
+            granule = places[lane] >> shift
             for k in range(granule, granule + max(width >> shift, 1)):
                 parties[k] = number
 
 
 def writes_before(context: Context, mask: int, width: int, warp: int, cta: int, forbidden: int, rule: int) -> int:
-    """Whether all writes of the places in the scratch come before the current warp's access, which otherwise breaks a
+    """Whether all writes of the places in the context come before the current warp's access, which otherwise breaks a
     rule. Returns a status.
 
     ``forbidden`` has the bits of operations that must not be in flight there.
     """
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     shift = context.granule_shift
     many = max(width >> shift, 1)
     first = context.granules * cta
@@ -168,7 +168,7 @@ def writes_before(context: Context, mask: int, width: int, warp: int, cta: int, 
     warps, counts, raced = warps_of_cluster(context), -1 if rule == OVERWRITES_WRITTEN else mask, 0
     for lane in range(32):
         if mask >> lane & 1:
-            offset = load64(places + 8 * lane)
+            offset = places[lane]
             granule = offset >> shift
             for k in range(granule, granule + many):
                 flies, copy = flying[k], context.flight_parties[first + k] if context.write_parties != 0 else 1
@@ -213,12 +213,12 @@ def partial_reads_before(context: Context, mask: int, width: int, warp: int, cta
     if context.lane_marks != 0:
         return 0
     met = context.vectors[(context.actors + 1) * warp]
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     shift, first = context.granule_shift, context.granules * cta
     tags, masks = context.partial_tags.at(first), context.partial_masks.at(first)
     for lane in range(32):
         if mask >> lane & 1:
-            granule = load64(places + 8 * lane) >> shift
+            granule = places[lane] >> shift
             for k in range(granule, granule + max(width >> shift, 1)):
                 tag = tags[k]
                 if time_of_tag(tag) > met and actor_of_tag(tag) == warp and masks[k] >> lane & 1 == 0:
@@ -228,13 +228,13 @@ def partial_reads_before(context: Context, mask: int, width: int, warp: int, cta
 
 def defined(context: Context, mask: int, width: int, cta: int) -> int:
     """Whether all bytes that lanes read have been written. Returns a status."""
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     written = context.written.at(context.written_bytes * cta)
     need = (1 << width) - 1
     bad = 0
     for lane in range(32):
         if mask >> lane & 1:
-            offset = load64(places + 8 * lane)
+            offset = places[lane]
             undefined = load32(written + (offset >> 3)) >> (offset & 7) & need != need
             if undefined and comes_from_global(context, cta, offset, width) == 0:
                 bad |= 1 << lane
@@ -305,21 +305,21 @@ def write_strong_shared(
         return status
     note_lanes(context, IN_SHARED, UPDATED, cta, mask, lanes_there(context, present), width, -1)
     mark_updated(context, cta, mask, width)
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     written = context.written.at(context.written_bytes * cta)
     for lane in range(32):
         if mask >> lane & 1:
-            mark_bytes(written, load64(places + 8 * lane), width)
+            mark_bytes(written, places[lane], width)
     return order_by_writes(context, cta, mask, does)
 
 
 def order_by_reads(context: Context, cta: int, mask: int, does: int) -> int:
-    """Lanes of the current warp read the places in the scratch strongly, and may come after their releases. Returns a
+    """Lanes of the current warp read the places in the context strongly, and may come after their releases. Returns a
     status."""
-    places, shift = context.scratch + SCRATCH_PLACES, context.granule_shift
+    places, shift = context.places, context.granule_shift
     for lane in range(32 if context.shared_chains != 0 else 0):
         if mask >> lane & 1:
-            granule = context.granules * cta + (load64(places + 8 * lane) >> shift)
+            granule = context.granules * cta + (places[lane] >> shift)
             chain, links = context.shared_chains.at(granule), context.shared_links.at(granule)
             status = observe(context, context.current, chain, links, does)
             if status != 0:
@@ -328,16 +328,16 @@ def order_by_reads(context: Context, cta: int, mask: int, does: int) -> int:
 
 
 def order_by_writes(context: Context, cta: int, mask: int, does: int) -> int:
-    """Lanes of the current warp write the places in the scratch strongly, and may release their accesses. Returns a
+    """Lanes of the current warp write the places in the context strongly, and may release their accesses. Returns a
     status."""
-    places, shift = context.scratch + SCRATCH_PLACES, context.granule_shift
+    places, shift = context.places, context.granule_shift
     release = 0
     for lane in range(32 if context.shared_chains != 0 else 0):
         if mask >> lane & 1:
-            granule = context.granules * cta + (load64(places + 8 * lane) >> shift)
+            granule = context.granules * cta + (places[lane] >> shift)
             chain, links = context.shared_chains.at(granule), context.shared_links.at(granule)
             release = release_to_place(context, context.current, lane, chain, links, does, release, 1)
-            if release > 0 and release < 64:
+            if release > 0 and is_status(release):
                 return release
     return 0
 
@@ -357,11 +357,11 @@ def update_shared(
     if status == 0:
         note_lanes(context, IN_SHARED, UPDATED, cta, mask, lanes_there(context, present), width, -1)
         mark_updated(context, cta, mask, width)
-        places = context.scratch + SCRATCH_PLACES
+        places = context.places
         written = context.written.at(context.written_bytes * cta)
         for lane in range(32 if context.hazard_room != 0 else 0):  # after a noted undefined byte
             if mask >> lane & 1:
-                mark_bytes(written, load64(places + 8 * lane), width)
+                mark_bytes(written, places[lane], width)
         status = order_by_writes(context, cta, mask, does)
     return status
 
@@ -403,9 +403,9 @@ def look_before_write(context: Context, cta: int, low: int, high: int, width: in
 
 
 def reads_before(context: Context, mask: int, width: int, cta: int, rule: int) -> int:
-    """Whether all reads of the places in the scratch come before the current warp's access, which otherwise breaks a
+    """Whether all reads of the places in the context come before the current warp's access, which otherwise breaks a
     rule. Returns a status."""
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     shift, warp = context.granule_shift, context.current
     many = max(width >> shift, 1)
     planes, granules = context.planes, context.granules
@@ -419,7 +419,7 @@ def reads_before(context: Context, mask: int, width: int, cta: int, rule: int) -
         plane = context.readers.at(first)
         for lane in range(32):
             if mask >> lane & 1:
-                offset = load64(places + 8 * lane)
+                offset = places[lane]
                 for k in range(offset >> shift, (offset >> shift) + many):
                     if plane[k] <= known or (context.flights_checked != 0 and in_flight(context, other, plane[k])):
                         continue
@@ -432,11 +432,11 @@ def reads_before(context: Context, mask: int, width: int, cta: int, rule: int) -
 
 
 def mark_written(context: Context, cta: int, mask: int, there: int, width: int) -> None:
-    """The current warp has just written the places in the scratch, with these lanes present."""
+    """The current warp has just written the places in the context, with these lanes present."""
     warp = context.current
     now = context.clocks[warp]
     tag = shared_tag(warp, now)
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     shift = context.granule_shift
     many = max(width >> shift, 1)
     writers = context.writers.at(context.granules * cta)
@@ -445,7 +445,7 @@ def mark_written(context: Context, cta: int, mask: int, there: int, width: int) 
     last = -1
     for lane in range(32):
         if mask >> lane & 1:
-            offset = load64(places + 8 * lane)
+            offset = places[lane]
             begin = offset >> shift
             mark_party(context, context.granules * cta + begin, many, party_of(context, lane))
             for k in range(begin, begin + many):
@@ -503,11 +503,11 @@ def copy_begins(context: Context, cta: int, mask: int, present: int, low: int, h
 
 
 def mark_flying(context: Context, cta: int, mask: int, width: int, flies: int) -> None:
-    """Copies to the places in the scratch are in flight from now on (1), or no longer (0).
+    """Copies to the places in the context are in flight from now on (1), or no longer (0).
 
     Places of copies in flight count as written: a read is too early, which is a separate hazard.
     """
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     shift = context.granule_shift
     many = max(width >> shift, 1)
     flying = context.flying.at(context.granules * cta)
@@ -518,7 +518,7 @@ def mark_flying(context: Context, cta: int, mask: int, width: int, flies: int) -
     count = 0
     for lane in range(32):
         if mask >> lane & 1:
-            offset = load64(places + 8 * lane)
+            offset = places[lane]
             if flies:
                 mark_bytes(written, offset, width)
             granule = flying.at(offset >> shift)
@@ -537,7 +537,7 @@ def mark_flying(context: Context, cta: int, mask: int, width: int, flies: int) -
 
 
 def copies_landed(context: Context, cta: int, mask: int, width: int) -> None:
-    """The current warp has waited for copies of the current record to the places in the scratch, which count as written
+    """The current warp has waited for copies of the current record to the places in the context, which count as written
     by it now."""
     mark_flying(context, cta, mask, width, 0)
     mark_written(context, cta, mask, EVERY_LANE, width)

@@ -13,11 +13,10 @@ from warpsan.engine.hazards import note_fault, note_reached, note_stored, note_u
 from warpsan.engine.layout import (
     PAGE_SHIFT,
     SCRATCH_CHUNKS,
-    SCRATCH_PLACES,
 )
 from warpsan.engine.memory import Record
 from warpsan.engine.rules import NEVER_SET
-from warpsan.engine.structs import Ptr, i32
+from warpsan.engine.structs import Ptr, i32, i64
 from warpsan.engine.suspects import first_lane
 from warpsan.engine.unit_addresses import cta_of, offset_of
 from warpsan.engine.words import fill, load8, load32, load64, store8, store32, store64
@@ -114,13 +113,13 @@ def put_origin(context: Context, cta: int, offset: int, size: int, origin: int) 
 def shadows_from_memory(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes load from shared memory: operand 3 is the bytes of an element, 4 the number of elements, 5 the start of
     the list of their registers, 6 the pc plus one. Their places are in the scratch. Returns a status."""
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     size, many = record.operands[3], record.operands[4]
     items = context.lists.at(record.operands[5])
     reader, bad = record.operands[6], 0
     for lane in range(32):
         if mask >> lane & 1:
-            cta, offset = cta_of(context, load64(places + 8 * lane)), offset_of(load64(places + 8 * lane))
+            cta, offset = cta_of(context, places[lane]), offset_of(places[lane])
             written = written_bytes(context, cta)
             clean = all_written(written, offset, size * many)
             origin = 0
@@ -136,7 +135,7 @@ def shadows_from_memory(registers: int, record: Record, mask: int, context: Cont
     return note_read(context, record, bad, size * many, places)
 
 
-def note_read(context: Context, record: Record, bad: int, width: int, places: int) -> int:
+def note_read(context: Context, record: Record, bad: int, width: int, places: Ptr[i64]) -> int:
     """Lanes have read undefined bytes, which are tracked: if faults are noted, the first such read is noted."""
     if bad == 0 or context.hazard_room == 0:
         return 0
@@ -190,14 +189,14 @@ def note_unset(context: Context, registers: int, record: Record, low: int, lanes
 
 def shadows_to_memory(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes have stored to shared memory; operands as those of :func:`shadows_from_memory`. Returns a status."""
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     size, many = record.operands[3], record.operands[4]
     items = context.lists.at(record.operands[5])
     low = (1 << 8 * size) - 1 if size < 8 else -1
     unset = 0
     for lane in range(32):
         if mask >> lane & 1:
-            cta, offset = cta_of(context, load64(places + 8 * lane)), offset_of(load64(places + 8 * lane))
+            cta, offset = cta_of(context, places[lane]), offset_of(places[lane])
             undefined = 0
             for k in range(many):
                 bits = stored_bits(registers, items.at(ITEM_WORDS * k), lane) & low
@@ -241,13 +240,13 @@ def shadows_to_global(registers: int, record: Record, mask: int, context: Contex
 def shadows_of_matrices(registers: int, record: Record, mask: int, context: Context) -> int:
     """``ldmatrix``: operand 3 is the number of matrices, 4 whether they are transposed, 5 the start of the list of
     the registers, 6 the pc plus one. Returns a status."""
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     many, transposed = record.operands[3], record.operands[4]
     items = context.lists.at(record.operands[5])
     reader, bad, most = record.operands[6], 0, 0
     for lane in range(8 * many):
         if mask >> lane & 1:
-            cta, offset = cta_of(context, load64(places + 8 * lane)), offset_of(load64(places + 8 * lane))
+            cta, offset = cta_of(context, places[lane]), offset_of(places[lane])
             if all_written(written_bytes(context, cta), offset, 16) == 0:
                 bad |= 1 << lane
                 most = max(most, origin_in(context, cta, offset, 16, reader))
@@ -265,7 +264,7 @@ def shadows_of_matrices(registers: int, record: Record, mask: int, context: Cont
                 if transposed:
                     line, column = column, line
                 if bad >> 8 * k + line & 1:
-                    place = load64(places + 8 * (8 * k + line))
+                    place = places[8 * k + line]
                     written = written_bytes(context, cta_of(context, place))
                     bits |= undefined_bits(written, offset_of(place) + 2 * column, 2) << 16 * half
             store32(registers + item[0] + 4 * lane, bits)
@@ -274,7 +273,7 @@ def shadows_of_matrices(registers: int, record: Record, mask: int, context: Cont
 
 def shadows_to_matrices(registers: int, record: Record, mask: int, context: Context) -> int:
     """``stmatrix`` has stored; operands as those of :func:`shadows_of_matrices`."""
-    places = context.scratch + SCRATCH_PLACES
+    places = context.places
     many, transposed = record.operands[3], record.operands[4]
     items = context.lists.at(record.operands[5])
     origin, unset = 0, 0
@@ -286,7 +285,7 @@ def shadows_to_matrices(registers: int, record: Record, mask: int, context: Cont
     for lane in range(8 * many):
         if mask >> lane & 1 == 0:
             continue
-        cta, offset = cta_of(context, load64(places + 8 * lane)), offset_of(load64(places + 8 * lane))
+        cta, offset = cta_of(context, places[lane]), offset_of(places[lane])
         undefined = 0
         for column in range(8):
             line, across = lane & 7, column

@@ -9,17 +9,12 @@ from __future__ import annotations
 
 from warpsan.engine.context import Context
 from warpsan.engine.hazards import note_undefined
-from warpsan.engine.layout import (
-    SCRATCH_FAULTS,
-    SCRATCH_PLACES,
-    SCRATCH_WIDTHS,
-)
 from warpsan.engine.memory import Record, ThreadCopy
 from warpsan.engine.rules import FROM_GLOBAL
 from warpsan.engine.structs import Ptr, u8
 from warpsan.engine.suspects import first_lane
 from warpsan.engine.watch.undefined_bytes import ITEM_WORDS, put_origin, store_lane, undefine
-from warpsan.engine.words import fill, load32, load64, store64
+from warpsan.engine.words import fill, load32, load64
 
 __all__ = [
     "bring_undefined",
@@ -58,10 +53,10 @@ def undefined_bits_of(marks: Ptr[u8], offset: int, size: int) -> int:
 
 def lanes_undefined(context: Context, mask: int, width: int) -> int:
     """The lanes, of some, with an undefined byte at their places."""
-    places, marks = context.scratch + SCRATCH_PLACES, context.global_undefined
+    places, marks = context.places, context.global_undefined
     bad = 0
     for lane in range(32):
-        if mask >> lane & 1 and any_undefined(marks, load64(places + 8 * lane), width) != 0:
+        if mask >> lane & 1 and any_undefined(marks, places[lane], width) != 0:
             bad |= 1 << lane
     return bad
 
@@ -69,18 +64,18 @@ def lanes_undefined(context: Context, mask: int, width: int) -> int:
 def note_read(context: Context, record: Record, bad: int, width: int) -> int:
     """Lanes read undefined bytes at their places. As :func:`~..hazards.note_fault`: the offsets are those of the
     first undefined bytes of the lanes, and the width is the number of bytes that the first lane reads."""
-    scratch, marks = context.scratch, context.global_undefined
+    places, marks = context.places, context.global_undefined
     many = 0
     for lane in range(32):
         if bad >> lane & 1:
-            offset = load64(scratch + SCRATCH_PLACES + 8 * lane)
+            offset = places[lane]
             first = width
             for k in range(width):
                 if marks[offset + k]:
                     first = min(first, k)
                     many += lane == first_lane(bad)
-            store64(scratch + SCRATCH_FAULTS + 8 * lane, offset + first)
-    return note_undefined(context, record, bad, many, scratch + SCRATCH_FAULTS)
+            context.fault_offsets[lane] = offset + first
+    return note_undefined(context, record, bad, many, context.fault_offsets)
 
 
 def read_undefined(context: Context, mask: int, width: int) -> int:
@@ -97,12 +92,12 @@ def copy_undefined(context: Context, mask: int, width: int) -> int:
 
 
 def sized_copy_undefined(context: Context, mask: int) -> int:
-    """The same for copies whose numbers of bytes are in the scratch, one for each lane. Returns a status."""
-    scratch, marks = context.scratch, context.global_undefined
+    """The same for copies whose numbers of bytes are in ``Context.fault_widths``. Returns a status."""
+    marks = context.global_undefined
     for lane in range(32):
         if mask >> lane & 1:
-            width = load64(scratch + SCRATCH_WIDTHS + 8 * lane)
-            if any_undefined(marks, load64(scratch + SCRATCH_PLACES + 8 * lane), width) != 0:
+            width = context.fault_widths[lane]
+            if any_undefined(marks, context.places[lane], width) != 0:
                 status = copy_undefined(context, 1 << lane, width)
                 if status != 0:
                     return status
@@ -111,10 +106,10 @@ def sized_copy_undefined(context: Context, mask: int) -> int:
 
 def define_global(context: Context, mask: int, width: int) -> int:
     """Lanes write. Returns a status."""
-    places, marks = context.scratch + SCRATCH_PLACES, context.global_undefined
+    places, marks = context.places, context.global_undefined
     for lane in range(32):
         if mask >> lane & 1:
-            offset = load64(places + 8 * lane)
+            offset = places[lane]
             if any_undefined(marks, offset, width) != 0:
                 fill(marks + offset, 0, width)
     return 0
@@ -132,13 +127,13 @@ def update_undefined(context: Context, mask: int, width: int) -> int:
 def shadows_from_global(registers: int, record: Record, mask: int, context: Context) -> int:
     """Lanes load from global memory; operands as those of :func:`~.undefined_bytes.shadows_from_memory`. Returns a
     status."""
-    places, marks = context.scratch + SCRATCH_PLACES, context.global_undefined
+    places, marks = context.places, context.global_undefined
     size, many = record.operands[3], record.operands[4]
     items = context.lists.at(record.operands[5])
     reader, bad = record.operands[6] | FROM_GLOBAL, 0
     for lane in range(32):
         if mask >> lane & 1:
-            offset = load64(places + 8 * lane)
+            offset = places[lane]
             clean = any_undefined(marks, offset, size * many) == 0
             if clean == 0:
                 bad |= 1 << lane
