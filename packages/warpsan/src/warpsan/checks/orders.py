@@ -33,6 +33,7 @@ __all__ = [
     "is_memory_fence",
     "is_strong",
     "memory_order",
+    "strong_in_shared",
     "synchronises",
 ]
 
@@ -140,6 +141,12 @@ def is_communication(instruction: Instruction) -> bool:
 def communications(entry: Entry) -> tuple[Instruction, ...]:
     """The instructions that are strong accesses to global memory (:func:`is_communication`)."""
     return tuple(filter(is_communication, entry.instructions))
+
+
+@derived
+def strong_in_shared(entry: Entry) -> tuple[Instruction, ...]:
+    """The instructions that are strong accesses which may be to shared memory."""
+    return tuple(each for each in entry.instructions if is_strong(each) and "shared" in (spaces_of(each) or {"shared"}))
 
 
 @derived

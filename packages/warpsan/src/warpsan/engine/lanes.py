@@ -22,6 +22,8 @@ BYTE, WORD32, WORD64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 POINTER = ir.PointerType()
 _BIT = ir.IntType(1)
 
+_TOWARDS_ZERO = 3 | 8
+"""The rounding mode of an instruction of AVX-512, without exceptions."""
 _ORDERED = {"==": "==", "!=": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
 
@@ -233,6 +235,12 @@ class Lanes:
         """f16 bits as f32, by the processor."""
         halves = self.builder.bitcast(self.value, ir.VectorType(ir.HalfType(), self.count))
         return self._new(self.builder.fpext(halves, llvm_type("f32", self.count)), "f32")
+
+    def rounded_to_zero(self) -> Lanes:
+        """16 elements of 32 bits as f32, rounded towards zero by AVX-512."""
+        arguments, result = [self.value, WORD32(_TOWARDS_ZERO)], llvm_type("f32", 16)
+        name = f"llvm.x86.avx512.{'s' if self.signed else 'u'}itofp.round.v16f32.v16i32"
+        return self._new(self.builder.call(_declared(self.builder, name, arguments, result), arguments), "f32")
 
     def call(self, intrinsic: str, *others: Lanes) -> Lanes:
         """An LLVM intrinsic such as ``sqrt``, of this type."""

@@ -76,8 +76,10 @@ SCRATCH_POISON = 1 << 17
 
 SCRATCH_CHUNKS, SCRATCH_A, SCRATCH_RECORD, SCRATCH_B = 20480, 24576, 28672, 32768
 """In the scratch, for wgmma: places of chunks, factors as float32, and a record."""
-SCRATCH_EXPONENTS, SCRATCH_TILE = 98304, 106496
-"""In the scratch, for wgmma: the exponents of A, and the sums of a tile."""
+SCRATCH_TILE = 97280
+"""In the scratch, for wgmma: the sums of a tile."""
+SCRATCH_EXPONENTS, SCRATCH_ROWS = 98304, 106496
+"""In the scratch, for matrix products: the exponents of A, and its factors as float32, the same in all columns."""
 SCRATCH_COUNTS = 65536
 """In the scratch, for each bank of shared memory: the number of words that it delivers, and the words."""
 
@@ -88,8 +90,9 @@ SCRATCH_REGIONS = {
     "record": (SCRATCH_RECORD, 4 * RECORD_WORDS),
     "B": (SCRATCH_B, 4 * 256 * 32),
     "counts": (SCRATCH_COUNTS, 8 * 32 * (1 + 32)),
-    "exponents": (SCRATCH_EXPONENTS, 2 * 16 * 8 * 32),
     "tile": (SCRATCH_TILE, 1024),
+    "exponents": (SCRATCH_EXPONENTS, 2 * 16 * 8 * 32),
+    "rows": (SCRATCH_ROWS, 4 * 16 * 8 * 32),
     "poison": (SCRATCH_POISON, 256),
 }
 """Start and bytes of each region of the scratch."""

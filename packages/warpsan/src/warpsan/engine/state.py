@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from warpsan.analysis.tensor_loads import numbers_of_loads
-from warpsan.checks.orders import SAME_GPU, communications, is_strong, memory_order, synchronises
+from warpsan.checks.orders import SAME_GPU, communications, memory_order, strong_in_shared, synchronises
 from warpsan.checks.shadow import granule_of
 from warpsan.engine import layout, rules
 from warpsan.engine.arrays import Array
@@ -53,7 +53,6 @@ from warpsan.host.limits import REGISTER_FILE, registers_at_launch
 from warpsan.host.memory import POISON, Space
 from warpsan.host.setup import Setup
 from warpsan.profile.tally import Tally
-from warpsan.ptx.opcodes import spaces_of
 
 __all__ = ["ORDERS", "State"]
 
@@ -489,10 +488,9 @@ class State:
 
     def _strong_in_shared(self) -> set[str]:
         """The opcodes of strong accesses that may be to shared memory."""
-        kinds = [each for each in self.setup.entry.instructions if is_strong(each)]
-        if self.setup.volatile == "data":
-            kinds = [each for each in kinds if not memory_order(each).volatile]
-        return {each.opcode for each in kinds if "shared" in (spaces_of(each) or {"shared"})}
+        data = self.setup.volatile == "data"
+        strong = strong_in_shared(self.setup.entry)
+        return {each.opcode for each in strong if not (data and memory_order(each).volatile)}
 
     def _strong_accesses(self, granules: int) -> dict[str, int]:
         """The data of strong accesses to global memory: the last one of each granule, and the releases."""

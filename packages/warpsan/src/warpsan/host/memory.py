@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -41,6 +42,9 @@ RANK_SHIFT = 24
 
 POISON = 0xFF
 """Byte that fills uninitialised memory and registers: NaN in every float type, -1 in every integer type."""
+
+_MOST_SPARE = 1 << 28
+"""Most bytes of memory that a process keeps for its next space."""
 
 WORDS: dict[int, np.dtype[np.generic]] = {
     1: np.dtype(np.uint8),
@@ -145,11 +149,30 @@ class Space:
         return nearest if nearest is not None and distance(nearest) < _NEAR else None
 
 
+class _Block:
+    """The memory of one space after the other: fresh memory costs its first accesses a page fault each."""
+
+    spare: ClassVar[list[Array]] = []
+
+    def __init__(self, size: int) -> None:
+        try:
+            raw = self.spare.pop()
+        except IndexError:
+            raw = np.empty(0, np.uint8)
+        self.raw = raw if size <= len(raw) <= 2 * size else np.empty(size, np.uint8)
+        self.__array_interface__ = self.raw.__array_interface__
+
+    def __del__(self) -> None:
+        if len(self.raw) <= _MOST_SPARE:
+            self.spare[:] = [self.raw]
+
+
 def _fresh(size: int) -> Array:
     """Bytes with padding for a view of the widest word, and for one access at the end."""
-    raw = np.empty(-(-(size + 16) // 16) * 16 + 16, dtype=np.uint8)
+    bytes_ = -(-(size + 16) // 16) * 16
+    raw = np.asarray(_Block(bytes_ + 16))
     skip = -raw.ctypes.data % 16
-    return raw[skip : skip + len(raw) // 16 * 16 - 16]
+    return raw[skip : skip + bytes_]
 
 
 def generic_base(space: str) -> int:

@@ -38,15 +38,14 @@ class IntegerSum:
         """The inputs of the code."""
         return f"{self.depth}.{self.result}{'.sat' * self.saturates}"
 
-    def spread_exponents(self, code: OperationCode, left: Any, target: Any) -> None:
-        """Integers have no exponents."""
+    def spread(self, code: OperationCode, left: Any) -> None:
+        """The sums read A as it is."""
 
     def totals(
         self,
         code: OperationCode,
         left: Any,
         right: Any,
-        of_left: Any,
         before: tuple[Lanes, Lanes],
         room: Any,
         *,

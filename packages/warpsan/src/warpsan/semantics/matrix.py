@@ -160,18 +160,17 @@ def product_code(code: OperationCode, kinds: tuple[str, str], tile: TileSum | In
     k_blocks = tile.depth // deep
     held = 2 if tile.result == "f16" else 4
     scratch = code.pointer("scratch")
-    begins = (0, 64 * tile.depth, 96 * tile.depth, 96 * tile.depth + 1024)
-    left, right, room, of_left = (code.at(scratch, WORD64(begin)) for begin in begins)
+    left, right, room = (code.at(scratch, WORD64(begin * tile.depth)) for begin in (0, 64, 96))
     store_operands(code, held, kinds, k_blocks, as_factor, left, again=again)
     if not again:
-        tile.spread_exponents(code, left, of_left)
+        tile.spread(code, left)
     c_first = held + 3 * k_blocks
     if tile.result == "f16":
         before = [widened(code.source(c_first + half, "u16", 64), "f16") for half in range(2)]
     else:
         pairs = [[code.source(c_first + 2 * half + odd, tile.result) for odd in range(2)] for half in range(2)]
         before = [even.shuffled(ALTERNATING, odd) for even, odd in pairs]
-    for half, whole in enumerate(tile.totals(code, left, right, of_left, (before[0], before[1]), room)):
+    for half, whole in enumerate(tile.totals(code, left, right, (before[0], before[1]), room)):
         store_half(code, whole, tile.result, [code.row(half * held // 2 + k) for k in range(held // 2)])
 
 

@@ -10,13 +10,14 @@ Factors lie in memory as float32, A as [2, depth, 8 rows] and B as [depth, 8 col
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from warpsan.engine.exact_sums import sum_tile
-from warpsan.engine.lanes import WORD64, Lanes, llvm_type, where
+from warpsan.engine.lanes import POINTER, WORD64, Lanes, llvm_type, where
+from warpsan.engine.layout import SCRATCH_EXPONENTS, SCRATCH_ROWS
 from warpsan.engine.numeric import canonical, narrowed, widened
 from warpsan.engine.operation import OperationCode
 from warpsan.numerics.tensor_cores import EMIN, FAR, SPECIAL_EXPONENT, ZERO_EXPONENT, SumRule
@@ -44,8 +45,23 @@ def _greater(x: Lanes, y: Lanes) -> Lanes:
     return where(x > y, x, y)
 
 
+def _lesser(x: Lanes, y: Lanes) -> Lanes:
+    return where(x < y, x, y)
+
+
+def _folded(values: Lanes, pick: Callable[[Lanes, Lanes], Lanes], count: int) -> Lanes:
+    """``count`` elements that combine all elements of a vector."""
+    while values.count > count:
+        half = values.count // 2
+        values = pick(values.shuffled(range(half)), values.shuffled(range(half, 2 * half)))
+    return values
+
+
 def _towards_zero(values: Lanes) -> Lanes:
-    """s32 below 2**31 - 64 in size as f32, truncated to the digits of f32."""
+    """s32 below 2**31 - 64 in size, or with AVX-512 any integer, as f32, truncated to the digits of f32."""
+    if values.builder.module.has_rounding:
+        parts = [values.shuffled(range(first, first + 16)) for first in range(0, values.count, 16)]
+        return stacked([each.rounded_to_zero() for each in parts])
     nearest = values.to("f32")
     sign = values >> 31
     more = ((nearest.to("s32") - values) ^ sign) - sign  # above zero if the rounding was away from zero
@@ -91,19 +107,23 @@ class TileSum:
         widths = "_".join(str(len(block)) for block in blocks)
         return f"{self.depth}.plain{widths}{'.last' * self.rule.addend_last}.{self.result}"
 
-    # ---- A's exponents ----------------------------------------------------------------------------------------------
+    # ---- A ----------------------------------------------------------------------------------------------------------
 
-    def spread_exponents(self, code: OperationCode, left: Any, target: Any) -> None:
-        """Write the exponents of A [2, depth, 8] as s16 [depth, 16 rows, 8 columns], the same in all columns."""
+    def spread(self, code: OperationCode, left: Any) -> None:
+        """Write A [2, depth, 8] to the scratch, as f32 [depth, 16 rows, 8 columns] and the exponents as s16, the same
+        in all columns."""
         if self.numerics != "hardware":
             return
         b, repeated = code.builder, [row for row in range(8) for _ in range(COLUMNS)]
+        scratch = code.pointer("scratch")
+        factors, powers = (code.at(scratch, WORD64(place)) for place in (SCRATCH_ROWS, SCRATCH_EXPONENTS))
         with code.loop(WORD64(self.depth)) as k:
             for half in range(2):
-                line = code.at(left, b.mul(b.add(k, WORD64(half * self.depth)), WORD64(32)))
-                row = exponents(code.load(line, "f32", 8, align=32), self.rule.least[0]).to("s16").shuffled(repeated)
-                place = b.add(b.mul(k, WORD64(256)), WORD64(128 * half))
-                b.store(row.value, code.at(target, place), align=64)
+                line = code.load(code.at(left, b.mul(b.add(k, WORD64(half * self.depth)), WORD64(32))), "f32", 8, 32)
+                of_line = exponents(line, self.rule.least[0]).to("s16")
+                place = b.add(b.mul(k, WORD64(512)), WORD64(256 * half))
+                b.store(line.shuffled(repeated).value, code.at(factors, place), align=64)
+                b.store(of_line.shuffled(repeated).value, code.at(powers, b.lshr(place, WORD64(1))), align=64)
 
     # ---- sums -------------------------------------------------------------------------------------------------------
 
@@ -112,7 +132,6 @@ class TileSum:
         code: OperationCode,
         left: Any,
         right: Any,
-        of_left: Any,
         before: tuple[Lanes, Lanes],
         room: Any,
         *,
@@ -126,8 +145,8 @@ class TileSum:
 
         Parameters
         ----------
-        left, right, of_left : llvmlite.ir.Value
-            Pointers to A, B and A's exponents.
+        left, right : llvmlite.ir.Value
+            Pointers to A and B; A has been :meth:`spread`.
         before : tuple of Lanes
             C.
         room : llvmlite.ir.Value
@@ -141,7 +160,7 @@ class TileSum:
         for half, values in enumerate(start):
             b.store(values.value, code.at(room, WORD64(256 * half)), align=64)
         if self.numerics == "hardware":
-            self._hardware(code, left, right, of_left, room, results)
+            self._hardware(code, left, right, room, results)
         else:
             self._plain(code, left, right, room, results)
         sums = []
@@ -202,49 +221,62 @@ class TileSum:
             totals = totals if before is None else before + totals
             b.store(totals.value, code.at(results, place), align=64)
 
-    def _hardware(self, code: OperationCode, left: Any, right: Any, of_left: Any, start: Any, results: Any) -> None:
+    def _hardware(self, code: OperationCode, left: Any, right: Any, start: Any, results: Any) -> None:
         """Sums by the rule."""
-        b, many, tops = code.builder, 8, self._greatest(code, right, of_left)
-        highest, lowest = (code.loop_value(code.constant("s32", 0, many * COLUMNS)) for _ in range(2))
-        with self._rows(code, left, many) as (turn, of_a):
-            place = b.mul(turn, WORD64(32 * many))
-            total = code.loop_value(code.load(code.at(start, place), "f32", many * COLUMNS))
-            with code.loop(WORD64(len(self.rule.blocks))) as number:
-                of_rows = code.at(tops, b.add(b.mul(turn, WORD64(16 * many)), b.mul(number, WORD64(256))))
-                top = code.load(of_rows, "s16", many * COLUMNS, align=32).to("s32")
+        b, size = code.builder, ROWS * COLUMNS
+        tops, beyond = self._greatest(code, right)
+        factors = code.at(code.pointer("scratch"), WORD64(SCRATCH_ROWS))
+        most, least = (code.loop_value(code.constant("u32", value, 16)) for value in (0, 0xFFFFFFFF))
+        total = code.loop_value(code.load(start, "f32", size))
+        with code.loop(WORD64(len(self.rule.blocks))) as number:
+            top = code.load(code.at(tops, b.mul(number, WORD64(256))), "s16", size).to("s32")
+            bits = total.get().as_type("u32") & 0x7FFFFFFF
+            most.set(_greater(most.get(), _folded(bits, _greater, 16)))
+            least.set(_lesser(least.get(), _folded(bits - 1, _lesser, 16)))  # a zero is no small number
+            if self.result == "f32":
+                top = _greater(top, (bits >> 23).as_type("s32") - 127)
+            else:
                 top = _greater(top, exponents(total.get(), EMIN[self.result], special=False))
-                top = where(top < -FAR, top.like(0), top)  # all terms are zero
-                highest.set(_greater(highest.get(), top))
-                lowest.set(where(top < lowest.get(), top, lowest.get()))
-                scale = ((-top + (self.rule.fraction + 127)) << 23).as_type("f32")
-                terms = code.loop_value(top.like(0))
-                with code.loop(WORD64(len(self.rule.blocks[0]))) as each:  # in units of the last digit
-                    k = self._product_of(code, number, each)
-                    product = self._elements(code, of_a, k, many) * self._row_of_b(code, right, k, many)
-                    terms.set(terms.get() + (product * scale).to("s32"))
-                # Out of range if the exact sums are used.
-                total.set(self._sum(terms.get(), total.get(), scale).frozen())
-            b.store(total.get().value, code.at(results, place), align=64)
-        beyond = (highest.get() > _GREATEST) | (lowest.get() < _LEAST)
-        with b.if_then(beyond.any(), likely=False):
+            scale = ((-top + (self.rule.fraction + 127)) << 23).as_type("f32")
+            terms = code.loop_value(top.like(0))
+            with code.loop(WORD64(len(self.rule.blocks[0]))) as each:  # in units of the last digit
+                k = self._product_of(code, number, each)
+                of_a = code.load(code.at(factors, b.mul(k, WORD64(512))), "f32", size)
+                product = of_a * self._row_of_b(code, right, k, ROWS)
+                terms.set(terms.get() + (product * scale).to("s32"))
+            total.set(self._sum(terms.get(), total.get(), scale))
+        b.store(total.get().value, results, align=64)
+        bounds = [exponent + 127 << 23 for exponent in (_GREATEST + 1, _LEAST)]
+        of_sums = (most.get() >= bounds[0]) | (least.get() < bounds[1] - 1)
+        with b.if_then(b.or_(beyond.any(), of_sums.any()), likely=False):
             self._exact(code, left, right, start, results)
 
-    def _greatest(self, code: OperationCode, right: Any, of_left: Any) -> Any:
-        """The places of the greatest exponents of each block's products, s16 [16 rows, 8 columns] for each block."""
-        b, blocks = code.builder, self.rule.blocks
+    def _greatest(self, code: OperationCode, right: Any) -> tuple[Any, Lanes]:
+        """The places of the greatest exponents of each block's products, s16 [16 rows, 8 columns] for each block,
+        without products other than zeros the least; and whether any are out of range, in any element."""
+        b, blocks, many = code.builder, self.rule.blocks, 64
         with b.goto_entry_block():
             tops = b.alloca(llvm_type("s16", 128), size=len(blocks))
-            tops.align = 64
+            of_right = b.alloca(llvm_type("s16", many), size=self.depth * COLUMNS // many)
+            tops.align = of_right.align = 64
+        with code.loop(WORD64(self.depth * COLUMNS // many)) as part:
+            factors = code.load(code.at(right, b.mul(part, WORD64(4 * many))), "f32", many, align=32)
+            powers = exponents(factors, self.rule.least[1]).to("s16")
+            b.store(powers.value, code.at(of_right, b.mul(part, WORD64(2 * many))), align=64)
+        of_left = code.at(code.pointer("scratch"), WORD64(SCRATCH_EXPONENTS))
+        most, least = (code.loop_value(code.constant("s16", value, 32)) for value in (_LEAST, _GREATEST))
         with code.loop(WORD64(len(blocks))) as number:
             greatest = code.loop_value(code.constant("s16", 2 * ZERO_EXPONENT, 128))
             with code.loop(WORD64(len(blocks[0]))) as each:
                 k = self._product_of(code, number, each)
-                factors = code.load(code.at(right, b.mul(k, WORD64(32))), "f32", COLUMNS, align=32)
-                row = exponents(factors, self.rule.least[1]).to("s16").shuffled(list(range(COLUMNS)) * ROWS)
-                of_product = code.load(code.at(of_left, b.mul(k, WORD64(256))), "s16", 128) + row
-                greatest.set(_greater(greatest.get(), of_product))
-            b.store(greatest.get().value, code.at(tops, b.mul(number, WORD64(256))), align=64)
-        return tops
+                row = code.load(b.bitcast(code.at(of_right, b.mul(k, WORD64(16))), POINTER), "s16", COLUMNS, align=16)
+                of_a = code.load(code.at(of_left, b.mul(k, WORD64(256))), "s16", 128)
+                greatest.set(_greater(greatest.get(), of_a + row.shuffled(list(range(COLUMNS)) * ROWS)))
+            top = where(greatest.get() < -FAR, greatest.get().like(_LEAST), greatest.get())
+            most.set(_greater(most.get(), _folded(top, _greater, 32)))
+            least.set(_lesser(least.get(), _folded(top, _lesser, 32)))
+            b.store(top.value, code.at(tops, b.mul(number, WORD64(256))), align=64)
+        return tops, (most.get() > _GREATEST) | (least.get() < _LEAST)
 
     def _product_of(self, code: OperationCode, number: Any, each: Any) -> Any:
         """The place along K of one product of a block, an ``i64``, by the numbers of both."""
@@ -265,16 +297,21 @@ class TileSum:
         # The sum of two terms with one sign may need all 32 bits: then its sign is theirs.
         negative = ((products & addend) | ((products | addend) & total)) < 0
         size = where(negative, -total, total).as_type("u32")
-        digits = 24 if self.result == "f16" else self.rule.precision + 1
-        below = size >> digits  # the number of excess digits
+        value = self._cut(size) * unit
+        signed = (value.as_type("u32") | where(negative, value.as_type("u32").like(1 << 31), 0)).as_type("f32")
+        return self._number(signed) + 0.0
+
+    def _cut(self, size: Lanes) -> Lanes:
+        """u32 as f32, truncated to the digits of the result; those of f16 still decide its rounding."""
+        if self.result == "f32" and self.rule.precision == 23 and size.builder.module.has_rounding:
+            return _towards_zero(size)
+        below = size >> (24 if self.result == "f16" else self.rule.precision + 1)  # the number of excess digits
         for shift in (1, 2, 4):
             below = below | (below >> shift)
         cut = size & ~below
-        if self.result == "f16":  # truncated digits still decide the rounding
+        if self.result == "f16":
             cut = cut | where((size & below) != 0, below + 1, 0)
-        value = cut.to("f32") * unit
-        signed = (value.as_type("u32") | where(negative, value.as_type("u32").like(1 << 31), 0)).as_type("f32")
-        return self._number(signed) + 0.0
+        return cut.to("f32")
 
     def _exact(self, code: OperationCode, left: Any, right: Any, start: Any, results: Any) -> None:
         """Compute the sums of the whole tile in integers."""

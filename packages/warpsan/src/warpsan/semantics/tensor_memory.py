@@ -94,16 +94,16 @@ def _sums(tile: TileSum | IntegerSum) -> NativeOperation:
     def build(code: OperationCode) -> None:
         b = code.builder
         scratch = code.pointer("scratch")
-        places = (layout.SCRATCH_A, layout.SCRATCH_B, layout.SCRATCH_EXPONENTS, layout.SCRATCH_TILE)
-        left, right, of_left, room = (code.at(scratch, WORD64(place)) for place in places)
+        places = (layout.SCRATCH_A, layout.SCRATCH_B, layout.SCRATCH_TILE)
+        left, right, room = (code.at(scratch, WORD64(place)) for place in places)
         keep, negate = (b.icmp_signed("!=", code.operand(k), WORD64(0)) for k in (2, 3))
-        tile.spread_exponents(code, left, of_left)
+        tile.spread(code, left)
         with code.loop(code.operand(0)) as block:
             number = b.add(block, code.operand(1))
             begin = code.at(right, b.mul(number, WORD64(32 * tile.depth)))
             cells = code.at(code.registers, b.mul(block, WORD64(_COLUMN * COLUMNS)))
             before = tuple(_read_half(code, tile.result, cells, half, keep) for half in range(2))
-            totals = tile.totals(code, left, begin, of_left, (before[0], before[1]), room, negate=negate)
+            totals = tile.totals(code, left, begin, (before[0], before[1]), room, negate=negate)
             for half, whole in enumerate(totals):
                 _write_half(code, tile.result, whole, cells, half)
 

@@ -99,11 +99,11 @@ def _product(tile: TileSum | IntegerSum) -> NativeOperation:
     def build(code: OperationCode) -> None:
         b = code.builder
         scratch = code.pointer("scratch")
-        places = (layout.SCRATCH_A, layout.SCRATCH_B, layout.SCRATCH_EXPONENTS, layout.SCRATCH_TILE)
-        left, right, of_left, room = (code.at(scratch, WORD64(place)) for place in places)
+        places = (layout.SCRATCH_A, layout.SCRATCH_B, layout.SCRATCH_TILE)
+        left, right, room = (code.at(scratch, WORD64(place)) for place in places)
         sums = code.at(code.registers, code.operand(1))
         keep, negate = (b.icmp_signed("!=", code.operand(k), WORD64(0)) for k in (2, 3))
-        tile.spread_exponents(code, left, of_left)
+        tile.spread(code, left)
         with code.loop(code.operand(0)) as block:
             begin = code.at(right, b.mul(block, WORD64(32 * tile.depth)))
             rows = [code.at(sums, b.add(b.mul(block, WORD64(held * 128)), WORD64(128 * k))) for k in range(held)]
@@ -116,7 +116,7 @@ def _product(tile: TileSum | IntegerSum) -> NativeOperation:
                     even, odd = (code.load(row, tile.result) for row in half)
                     whole = even.shuffled(ALTERNATING, odd)
                 before.append(where(code.all_or_none(keep, whole.count), whole, 0))
-            totals = tile.totals(code, left, begin, of_left, (before[0], before[1]), room, negate=negate)
+            totals = tile.totals(code, left, begin, (before[0], before[1]), room, negate=negate)
             for half, whole in zip(halves, totals, strict=True):
                 store_half(code, whole, tile.result, half)
 

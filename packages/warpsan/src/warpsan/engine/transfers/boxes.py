@@ -29,7 +29,13 @@ from warpsan.engine.recorded import is_recorded, record_line
 from warpsan.engine.suspects import act_for, current_instruction
 from warpsan.engine.transfers.entries import origin_place, shared_place
 from warpsan.engine.watch import read_pieces, update_pieces, write_pieces, written_nearby
-from warpsan.engine.watch.undefined_global import bring_undefined, copy_undefined, define_global, update_undefined
+from warpsan.engine.watch.undefined_global import (
+    bring_undefined,
+    copy_undefined,
+    define_global,
+    follows_undefined,
+    update_undefined,
+)
 from warpsan.engine.words import call_operation, copy, fill, load64
 from warpsan.profile.tally import SECTOR
 
@@ -115,8 +121,12 @@ def line_begin(tensor: int, entry: TransferEntry, axes: int, line: int) -> int:
     for axis in range(1, axes):
         count = load64(tensor + 8 * (MAP_COUNTS + axis))
         step = load64(tensor + 8 * (MAP_STEPS + axis))
-        place = entry.coordinates[axis] + step * (rest % count)
-        rest = rest // count
+        number = rest
+        rest = 0
+        if number >= count:  # most boxes have few axes, and a division takes long
+            rest = number // count
+            number -= rest * count
+        place = entry.coordinates[axis] + step * number
         if place < 0 or place >= load64(tensor + 8 * (MAP_DIMS + axis)):
             return -1
         source += place * load64(tensor + 8 * (MAP_STRIDES + axis))
@@ -187,10 +197,16 @@ def move_box(context: Context, entry: TransferEntry) -> None:
     base = context.arena + load64(tensor + 8 * MAP_BEGIN)
     across = entry.coordinates[0]
     limit = load64(tensor + 8 * MAP_DIMS)
+    plain = loads and across >= 0 and across * item + inner <= limit * item and follows_undefined(context) == 0
     for line in range(lines):
         outer = line_begin(tensor, entry, axes, line)
         exists = outer >= 0
         source = base + across * item + outer
+        if plain and exists:
+            for chunk in range(inner // 16):
+                spot = offset + line * inner + 16 * chunk
+                copy(begin + (spot ^ (spot >> 7 & swizzle) << 4), source + 16 * chunk, 16)
+            continue
         for chunk in range(inner // 16):
             spot = offset + line * inner + 16 * chunk
             target = (spot ^ (spot >> 7 & swizzle) << 4) + begin

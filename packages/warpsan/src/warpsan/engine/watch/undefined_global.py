@@ -20,6 +20,7 @@ __all__ = [
     "bring_undefined",
     "copy_undefined",
     "define_global",
+    "follows_undefined",
     "read_undefined",
     "shadows_from_global",
     "sized_copy_undefined",
@@ -146,13 +147,17 @@ def shadows_from_global(registers: int, record: Record, mask: int, context: Cont
     return note_read(context, record, bad, size * many) if bad != 0 and context.hazard_room != 0 else 0
 
 
+def follows_undefined(context: Context) -> int:
+    """Whether undefined bytes of global memory that are copied to shared memory are tracked."""
+    return context.global_undefined != 0 and context.origins != 0
+
+
 def bring_undefined(context: Context, cta: int, target: int, source: int, size: int, pc: int) -> None:
     """The instruction at a pc has copied bytes from global to shared memory, both as addresses of this process:
     undefined bytes remain undefined there, if they are tracked."""
-    marks = context.global_undefined
-    if marks == 0 or context.origins == 0:
+    if follows_undefined(context) == 0:
         return
-    at = target - context.shared - context.shared_stride * cta
+    marks, at = context.global_undefined, target - context.shared - context.shared_stride * cta
     begin = source - context.arena
     for word in range((size + 3) // 4):
         k, many = 4 * word, min(4, size - 4 * word)
