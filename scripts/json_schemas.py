@@ -1,4 +1,4 @@
-"""The JSON Schemas of the commands' documents: ``python scripts/json_schemas.py`` writes ``docs/schemas``."""
+"""Write ``docs/schemas``: JSON Schemas of the commands' documents, and of the requests and answers of ``serve``."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 
 from sdpalab.commands.documents import CONTENTS, json_schema
+from sdpalab.service.answers import json_schema as service_schema
 
 FOLDER = Path(__file__).resolve().parent.parent / "packages" / "sdpalab" / "docs" / "schemas"
 
 
 def texts() -> dict[str, str]:
     """The text of each schema by the name of its file."""
-    return {f"{command}.json": json.dumps(json_schema(command), indent=1) + "\n" for command in CONTENTS}
+    schemas = {command: json_schema(command) for command in CONTENTS} | {"serve": service_schema()}
+    return {f"{name}.json": json.dumps(schema, indent=1) + "\n" for name, schema in schemas.items()}
 
 
 if __name__ == "__main__":

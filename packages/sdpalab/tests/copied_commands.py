@@ -74,7 +74,7 @@ def _copied_server() -> ForkServer:
         try:
             ours.close()
             os.setsid()
-            fork_server.main(theirs.detach(), torch=True)
+            fork_server.main(theirs.detach(), fork_server.TORCH)
         finally:
             os._exit(0)
     theirs.close()

@@ -38,7 +38,7 @@ def test_the_published_schemas_are_those_of_the_models() -> None:
 
 
 def test_every_command_has_a_schema() -> None:
-    assert {*COMMANDS, "sdpalab"} == set(CONTENTS)
+    assert {*COMMANDS, "sdpalab"} - {"serve", "mcp"} == set(CONTENTS)  # these two write no document
 
 
 @pytest.mark.parametrize(

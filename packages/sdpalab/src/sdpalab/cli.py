@@ -31,6 +31,8 @@ COMMANDS = {
     "build": CommandEntry("Registers, spills, shared memory, SASS; the static gate."),
     "judge": CommandEntry("Is it attention? If not, why not, and at which line?", one_thread=True),
     "audit": CommandEntry("Submissions in public formats: verdicts and origins.", one_thread=True),
+    "serve": CommandEntry("Judge submissions over HTTP: queue, batches, metrics.", one_thread=True),
+    "mcp": CommandEntry("Tools for agents: build, judge, sanitize, explain, profile."),
     "sanitize": CommandEntry("Races and memory errors, in every order of the warps."),
     "run": CommandEntry("A CUDA program as it is, with no GPU; its hazards.", _AS_IT_IS, package=_TOOL),
     "capture": CommandEntry("Run it, and leave a launch file.", _AS_IT_IS, package=_TOOL),

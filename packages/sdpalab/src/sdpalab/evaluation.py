@@ -25,7 +25,14 @@ from sdpalab.judge.cases import cases_for
 from sdpalab.judge.interrupt import Interrupt
 from sdpalab.judge.provenance import provenance_of
 from sdpalab.judge.sandbox.candidate import Candidate
-from sdpalab.judge.session import JudgingInterrupted, build_problem, judge_candidate
+from sdpalab.judge.session import (
+    BuildFailure,
+    FirstBuild,
+    JudgingInterrupted,
+    UnsupportedTask,
+    build_problem,
+    judge_candidate,
+)
 from sdpalab.judge.small_cases import CaseSpec, normal_case, small_version
 from sdpalab.judge.verdict import Case, Verdict
 from sdpalab.problem import MISSION, Problem
@@ -33,11 +40,11 @@ from sdpalab.record import RECORD, JsonRecord, dataclass
 from sdpalab.status import Status
 from warpsan.host import usable_cpus
 
-__all__ = ["STAGES", "Evaluation", "evaluate", "evaluate_job", "judge_many"]
+__all__ = ["GRACE_SECONDS", "STAGES", "Evaluation", "evaluate", "evaluate_alone", "evaluate_job", "judge_many"]
 
 STAGES = ("compile", "tiny", "quick", "full")
 """Stages, the cheapest first: the build; one small ragged case with all checks; the levels of the judge."""
-_GRACE = 60.0
+GRACE_SECONDS = 60.0
 """Seconds beyond its budget after which an item of :func:`judge_many` on an executor has no result."""
 
 
@@ -139,12 +146,22 @@ def evaluate(
     verdicts: list[Verdict] = []
     status, reason = Status.PASSED, ""
     with _candidate(source) as candidate:
-        for stage in (each for each in STAGES if each in stages):
+        ordered = [each for each in STAGES if each in stages]
+        for stage in ordered:
             left = begin + budget_s - time.monotonic()
             if left <= 0:
                 status, reason = Status.INTERRUPTED, f"the budget of {budget_s:g} s ended before {stage}"
                 break
-            status, reason, verdict = _stage(stage, candidate, problem, left, secret)
+            if stage == "compile" and len(ordered) > 1:
+                continue  # in the processes of the next stage
+            first = FirstBuild(problem) if ordered[:2] == ["compile", stage] else None
+            try:
+                status, reason, verdict = _stage(stage, candidate, problem, left, secret, first)
+            except BuildFailure as failure:
+                status, reason = failure.status, failure.reason
+                statuses["compile"] = status.value
+                break
+            statuses |= {"compile": Status.PASSED.value} if first is not None and first.passed else {}
             statuses[stage] = status.value
             verdicts += [verdict] if verdict is not None else []
             if status is not Status.PASSED:
@@ -192,7 +209,7 @@ def judge_many(
     if executor is None:
         with ThreadPoolExecutor(workers or usable_cpus()) as pool:
             jobs = [
-                pool.submit(lambda n, item: ended(n, _alone(*item, **options)), number, item)
+                pool.submit(lambda n, item: ended(n, evaluate_alone(*item, **options)), number, item)
                 for number, item in enumerate(items)
             ]
             return [job.result() for job in jobs]
@@ -200,7 +217,7 @@ def judge_many(
         raise UserError("an executor takes candidates as names, files or text: objects cannot be sent as data")
     stated = {**options, **({"secret": options["secret"].hex()} if options.get("secret") else {})}
     inputs = [{"source": source, "task": task and task.to_dict(), **stated} for source, task in items]
-    seconds = float(options.get("budget_s", 60.0)) + _GRACE
+    seconds = float(options.get("budget_s", 60.0)) + GRACE_SECONDS
     results = run_jobs(executor, jobs_of("evaluate", inputs, seconds))
     evaluations = []
     for number, result in enumerate(results):
@@ -219,10 +236,10 @@ def evaluate_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "secret" in options:
         options["secret"] = bytes.fromhex(options["secret"])
     task = None if inputs["task"] is None else Problem(**inputs["task"])
-    return _alone(inputs["source"], task, **options).to_dict()
+    return evaluate_alone(inputs["source"], task, **options).to_dict()
 
 
-def _alone(source: Candidate, task: Problem | None, **options: Any) -> Evaluation:
+def evaluate_alone(source: Candidate, task: Problem | None, **options: Any) -> Evaluation:
     """:func:`evaluate`, with a failure as its result."""
     try:
         return evaluate(source, task, **options)
@@ -245,9 +262,9 @@ def _candidate(source: Candidate) -> Iterator[Candidate]:
 
 
 def _stage(
-    stage: str, candidate: Candidate, problem: Problem, seconds: float, secret: bytes | None
+    stage: str, candidate: Candidate, problem: Problem, seconds: float, secret: bytes | None, first: FirstBuild | None
 ) -> tuple[Status, str, Verdict | None]:
-    """Status, reason and verdict of one stage, with this much time."""
+    """Status, reason and verdict of one stage, with this much time; ``first``: its processes do the compile stage."""
     if stage == "compile":
         return *build_problem(candidate, problem, seconds), None
     interrupt = Interrupt()
@@ -259,6 +276,7 @@ def _stage(
             candidate,
             [_tiny(problem)] if tiny else cases_for(stage, [problem]),
             level=stage,
+            build=first,
             workers=1,
             until_failure=True,
             algebra=not tiny,
@@ -272,6 +290,8 @@ def _stage(
         if not interrupt.happened:
             raise
         return Status.INTERRUPTED, f"the budget ended in {stage}", None
+    except UnsupportedTask:
+        raise
     except UserError as error:
         return Status.BUILD_FAILED, str(error), None
     finally:

@@ -125,6 +125,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "judge": {"verdict": None},
     "sanitize": {"runs": ["a"], "hazards": [], "notes": []},
     "evaluate": Evaluation(Status.PASSED, stages={"quick": "PASSED"}).to_dict(),
+    "submission": {"evaluation": Evaluation(Status.PASSED).to_dict(), "confinement": "namespaces", "cpu_seconds": 0.5},
+    "machine": {"evaluation": Evaluation(Status.PASSED).to_dict(), "confinement": "namespaces", "versions": "1"},
     "deletion": {
         "subject": "a",
         "configurations": ["a"],

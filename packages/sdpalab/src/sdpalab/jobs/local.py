@@ -15,11 +15,82 @@ from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota
 from sdpalab.judge.sandbox.messages import plain
 from sdpalab.judge.sandbox.wire import WireError, WireTimeout
 
-__all__ = ["LocalExecutor", "result_of"]
+__all__ = ["LocalExecutor", "LocalWorker", "result_of"]
 
 _WORKER = "sdpalab.jobs.worker"
 _CPU_SECONDS = 7 * 24 * 3600
 """CPU seconds of a worker's whole life; each job has its own wall-clock limit."""
+
+
+class LocalWorker:
+    """One process that runs jobs, one after the other; a process that died or exceeded a limit is replaced.
+
+    Parameters
+    ----------
+    gpu : bool
+        Whether it may use a GPU.
+    """
+
+    def __init__(self, *, gpu: bool = False) -> None:
+        self._gpu, self._cache = gpu, str(Cache().root)
+        self._process: GuardedProcess | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def run(self, job: Job) -> JobResult:
+        """Run a job and wait for its result."""
+        if job.fresh:
+            self._end()
+        try:
+            process = self._started()
+        except MachineError as error:
+            return JobResult(job.number, JobOutcome.LOST, None, str(error))
+        order = {"number": job.number, "kind": job.kind, "inputs": dict(job.inputs), "code": job.code}
+        try:
+            process.channel.send({**order, "cache": self._cache}, seconds=job.seconds)
+            reply, _ = process.channel.receive(seconds=job.seconds, max_bytes=0)
+        except WireTimeout:
+            self._end()
+            return JobResult(job.number, JobOutcome.TIMED_OUT, None, f"it took more than {job.seconds:g} s")
+        except WireError:
+            reason = f"{process.ending()}{process.quote()}"
+            self._end()
+            return JobResult(job.number, JobOutcome.LOST, None, reason)
+        return result_of(job.number, reply)
+
+    def kill(self) -> None:
+        """End the process for good; safe from another thread, whose :meth:`run` then returns LOST."""
+        with self._lock:
+            self._closed = True
+            if self._process is not None:
+                self._process.kill()
+
+    def close(self) -> None:
+        """:meth:`kill`, and wait until no process is left."""
+        self.kill()
+        self._end()
+
+    def _started(self) -> GuardedProcess:
+        """The process; a new one if there is none."""
+        with self._lock:
+            if self._process is not None:
+                return self._process
+            if self._closed:
+                raise MachineError("the executor is closed")
+            process = GuardedProcess(_WORKER, Quota(cpu_seconds=_CPU_SECONDS), untrusted=False, gpu=self._gpu)
+            self._process = process
+        try:
+            process.await_ready()
+        except MachineError:
+            self._end()
+            raise
+        return process
+
+    def _end(self) -> None:
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None:
+            process.close()
 
 
 class LocalExecutor:
@@ -36,21 +107,18 @@ class LocalExecutor:
     def __init__(self, workers: int | None = None, *, gpu: bool = False) -> None:
         from warpsan.host import usable_cpus
 
-        self._workers = workers or (1 if gpu else usable_cpus())
-        self._gpu, self._cache = gpu, str(Cache().root)
+        self._workers = [LocalWorker(gpu=gpu) for _ in range(workers or (1 if gpu else usable_cpus()))]
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[JobResult] = queue.SimpleQueue()
-        self._processes: dict[int, GuardedProcess] = {}
-        self._lock = threading.Lock()
         self._closed = False
-        self._threads = [threading.Thread(target=self._serve, args=(n,), daemon=True) for n in range(self._workers)]
+        self._threads = [threading.Thread(target=self._serve, args=(each,), daemon=True) for each in self._workers]
         for thread in self._threads:
             thread.start()
 
     @property
     def capacity(self) -> int:
         """The number of workers."""
-        return self._workers
+        return len(self._workers)
 
     def submit(self, job: Job) -> None:
         """Queue a job for the next free worker."""
@@ -67,65 +135,21 @@ class LocalExecutor:
 
     def close(self) -> None:
         """End the workers and their children."""
-        with self._lock:
-            self._closed = True
-            for process in self._processes.values():
-                process.kill()
+        self._closed = True
+        for worker in self._workers:
+            worker.kill()
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
             thread.join()
 
-    def _serve(self, number: int) -> None:
-        """One worker: take jobs until the queue is closed; a process that died is replaced."""
+    def _serve(self, worker: LocalWorker) -> None:
+        """Take jobs until the queue is closed."""
         try:
             while (job := self._jobs.get()) is not None and not self._closed:
-                if job.fresh:
-                    self._end(number)
-                self._results.put(self._run(number, job))
+                self._results.put(worker.run(job))
         finally:
-            self._end(number)
-
-    def _run(self, number: int, job: Job) -> JobResult:
-        try:
-            process = self._process(number)
-        except MachineError as error:
-            return JobResult(job.number, JobOutcome.LOST, None, str(error))
-        order = {"number": job.number, "kind": job.kind, "inputs": dict(job.inputs), "code": job.code}
-        try:
-            process.channel.send({**order, "cache": self._cache}, seconds=job.seconds)
-            reply, _ = process.channel.receive(seconds=job.seconds, max_bytes=0)
-        except WireTimeout:
-            self._end(number)
-            return JobResult(job.number, JobOutcome.TIMED_OUT, None, f"it took more than {job.seconds:g} s")
-        except WireError:
-            reason = f"{process.ending()}{process.quote()}"
-            self._end(number)
-            return JobResult(job.number, JobOutcome.LOST, None, reason)
-        return result_of(job.number, reply)
-
-    def _process(self, number: int) -> GuardedProcess:
-        """The worker's process; a new one if it has none."""
-        with self._lock:
-            process = self._processes.get(number)
-            if process is not None:
-                return process
-            if self._closed:
-                raise MachineError("the executor is closed")
-            process = GuardedProcess(_WORKER, Quota(cpu_seconds=_CPU_SECONDS), untrusted=False, gpu=self._gpu)
-            self._processes[number] = process
-        try:
-            process.await_ready()
-        except MachineError:
-            self._end(number)
-            raise
-        return process
-
-    def _end(self, number: int) -> None:
-        with self._lock:
-            process = self._processes.pop(number, None)
-        if process is not None:
-            process.close()
+            worker.close()
 
 
 def result_of(number: int, reply: Mapping[str, Any]) -> JobResult:

@@ -28,7 +28,7 @@ def main(read_fd: int, write_fd: int) -> None:
             os.environ["WARPSAN_CACHE_DIR"] = order["cache"]
         return answer(order["kind"], order["inputs"], order["code"]), {}
 
-    with fork_server():  # a job may judge, and a worker runs many jobs
+    with fork_server(warm=True):  # a job may judge, and a worker runs many jobs
         serve(read_fd, write_fd, reply)
 
 

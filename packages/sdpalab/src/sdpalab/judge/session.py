@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from sdpalab.errors import UserError
 from sdpalab.judge.cases import CaseSpec
-from sdpalab.judge.judgement import JudgeRun, JudgingInterrupted
+from sdpalab.judge.judgement import JudgeRun, JudgingInterrupted, Start
 from sdpalab.judge.options import CASE_SECONDS, GPU_CASE_SECONDS, JudgeOptions, Store
 from sdpalab.judge.recorded import RecordedRuns, Recording
-from sdpalab.judge.sandbox.candidate import Candidate, prepare
+from sdpalab.judge.sandbox.candidate import Candidate, CandidateSpec, prepare
 from sdpalab.judge.sandbox.isolation import CandidateDied, CandidateProcesses
 from sdpalab.judge.selection import NoCaseSuits, suitable_cases
 from sdpalab.judge.small_cases import normal_case
@@ -23,9 +24,12 @@ from sdpalab.status import Status
 __all__ = [
     "CASE_SECONDS",
     "GPU_CASE_SECONDS",
+    "BuildFailure",
+    "FirstBuild",
     "JudgingInterrupted",
     "NoCaseSuits",
     "Store",
+    "UnsupportedTask",
     "build_problem",
     "described",
     "judge_candidate",
@@ -34,7 +38,12 @@ __all__ = [
 
 
 def judge_candidate(
-    candidate: Candidate, specs: Sequence[CaseSpec], *, recording: Recording | None = None, **options: Any
+    candidate: Candidate,
+    specs: Sequence[CaseSpec],
+    *,
+    recording: Recording | None = None,
+    build: FirstBuild | None = None,
+    **options: Any,
 ) -> Verdict:
     """:func:`sdpalab.judge.judge` on chosen cases, with every option.
 
@@ -46,6 +55,8 @@ def judge_candidate(
         See :mod:`sdpalab.judge.cases`.
     recording : Recording, optional
         Records the answers of the candidate's processes for :func:`judge_recorded`.
+    build : FirstBuild, optional
+        The processes first build the launch plan for its problem, as :func:`build_problem`.
     **options
         Fields of :class:`sdpalab.judge.options.JudgeOptions`.
 
@@ -55,13 +66,17 @@ def judge_candidate(
         As :func:`sdpalab.judge.judge`.
     JudgingInterrupted
         On Ctrl-C, if a case was finished: with the verdict so far.
+    BuildFailure, UnsupportedTask
+        If the build for ``build`` failed.
     """
     chosen = JudgeOptions(**options)
     if not specs:
         raise UserError("there is no problem to judge")
     chosen.check_device()
     spec = prepare(candidate)
-    start = recording.start(spec) if recording else partial(CandidateProcesses, spec)
+    start: Start = partial(CandidateProcesses, spec) if build is None else partial(_started, spec, build)
+    if recording is not None:
+        start = recording.start(spec)
     return JudgeRun(start, specs, chosen).run()
 
 
@@ -93,18 +108,64 @@ def build_problem(candidate: Candidate, problem: Problem, seconds: float) -> tup
 
     Raises
     ------
-    UserError
+    UnsupportedTask
         If it does not support the problem.
     MachineError
         If no process can be started.
     """
     try:
-        options = JudgeOptions(timeout=seconds)
-        with closing(CandidateProcesses(prepare(candidate), (problem,), options)) as processes:
-            suitable_cases([normal_case(problem)], processes.about, "auto")
-            return processes.build(problem)
-    except CandidateDied as death:
-        return death.status, death.reason
+        _started(prepare(candidate), FirstBuild(problem), (), JudgeOptions(timeout=seconds)).close()
+    except BuildFailure as failure:
+        return failure.status, failure.reason
+    return Status.PASSED, ""
+
+
+@dataclass
+class FirstBuild:
+    """A problem whose launch plan a candidate's processes build before they run; ``passed`` is true afterwards."""
+
+    problem: Problem
+    passed: bool = False
+
+
+class BuildFailure(Exception):
+    """A candidate did not load or build: the status, and the reason."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+class UnsupportedTask(UserError):
+    """A candidate does not support its task."""
+
+
+def _started(
+    spec: CandidateSpec, first: FirstBuild, problems: tuple[Problem, ...], options: JudgeOptions
+) -> CandidateProcesses:
+    """The processes of a candidate for some problems, which have built its launch plan for one."""
+    built = first.problem
+    try:
+        processes = CandidateProcesses(spec, (*problems, built), options)
+    except UserError as error:
+        raise BuildFailure(Status.BUILD_FAILED, str(error)) from None
+    try:
+        rejects = processes.about["rejects"]
+        processes.about["rejects"] = rejects[: len(problems)]
+        try:
+            suitable_cases([normal_case(built)], {**processes.about, "rejects": rejects[len(problems) :]}, "auto")
+        except UserError as error:
+            raise UnsupportedTask(str(error)) from None
+        status, reason = processes.build(built)
+        if status is not Status.PASSED:
+            raise BuildFailure(status, reason)
+        first.passed = True
+    except BaseException as error:
+        processes.close()
+        if isinstance(error, CandidateDied):
+            raise BuildFailure(error.status, error.reason) from None
+        raise
+    return processes
 
 
 def described(candidate: Candidate, problems: Sequence[Problem], options: JudgeOptions) -> Mapping[str, Any]:

@@ -69,17 +69,21 @@ class Library:
     """
 
     def __init__(self, cpu: str, features: str, root: Path | None = None) -> None:
-        self.cpu, self.features, self.root = cpu, features, root or cache_root()
-        self._roots = (self.root,) if root else tuple(filter(None, (self.root, shared_root())))
+        self.cpu, self.features, self._root = cpu, features, root
         self._addresses: dict[str, int] = {}
         self._runtime = False
         self._beside: subprocess.Popen[bytes] | None = None
         self._lock = threading.RLock()
-        self._locks = -1
+        self._locks: dict[tuple[Path, int], int] = {}
         machine = target_machine(cpu, features)
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
         self._version = _version()
         self._keeps = not changed_since_import()
+
+    @property
+    def root(self) -> Path:
+        """The folder of the cache; that of the environment may change in a copy of the process."""
+        return self._root or cache_root()
 
     def address(self, name: str) -> int:
         """The address of a loaded function."""
@@ -211,11 +215,12 @@ class Library:
                     fcntl.lockf(locks, fcntl.LOCK_UN, 1, place)
 
     def _open_locks(self) -> int:
-        """The file of locks, which stays open: closing it would release all locks."""
-        if self._locks < 0:
+        """The file of locks of this process, which stays open: closing it would release all locks."""
+        key = self.root, os.getpid()
+        if key not in self._locks:
             self.root.mkdir(parents=True, exist_ok=True)
-            self._locks = os.open(self.root / "locks", os.O_RDWR | os.O_CREAT, 0o666)
-        return self._locks
+            self._locks[key] = os.open(self.root / "locks", os.O_RDWR | os.O_CREAT, 0o666)
+        return self._locks[key]
 
     def _keep(self, name: str, content: bytes) -> None:
         """Keep an object in the cache."""
@@ -228,7 +233,7 @@ class Library:
 
     def _kept(self, name: str) -> bytes | None:
         """An object from the cache; None if it is missing or damaged."""
-        for root in self._roots:
+        for root in filter(None, (self.root, None if self._root else shared_root())):
             with contextlib.suppress(OSError):
                 content = (root / self.path_of(name).name).read_bytes()
                 if len(content) > 32 and hashlib.sha256(content[32:]).digest() == content[:32]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -25,7 +26,16 @@ from sdpalab.kernels.triton_kernel import bare_triton_reason
 from sdpalab.kernels.userfile import is_user_file
 from warpsan.build import FOREIGN, Cache
 
-__all__ = ["Candidate", "CandidateSpec", "file_of", "foreign_cache", "is_file", "prepare", "source_of"]
+__all__ = [
+    "Candidate",
+    "CandidateSpec",
+    "file_of",
+    "foreign_builds_in",
+    "foreign_cache",
+    "is_file",
+    "prepare",
+    "source_of",
+]
 
 Candidate: TypeAlias = "str | Kernel | Callable[..., Any]"
 """A registry name, ``FILE.py[:NAME]``, ``module:NAME``, a CudaKernel or TritonKernel, or a function on torch tensors,
@@ -34,8 +44,22 @@ Candidate: TypeAlias = "str | Kernel | Callable[..., Any]"
 
 
 def foreign_cache(digest: str) -> Path:
-    """Build cache of an untrusted source with that digest, within the user's own."""
-    return Cache().root / FOREIGN / digest[:32]
+    """Build cache of an untrusted source with that digest, within the user's own unless :func:`foreign_builds_in`."""
+    return (_foreign_folder or Cache().root / FOREIGN) / digest[:32]
+
+
+_foreign_folder: Path | None = None
+
+
+@contextlib.contextmanager
+def foreign_builds_in(folder: Path) -> Iterator[None]:
+    """Context in which builds of untrusted sources are kept in this folder."""
+    global _foreign_folder
+    before, _foreign_folder = _foreign_folder, folder
+    try:
+        yield
+    finally:
+        _foreign_folder = before
 
 
 def is_file(spec: str) -> bool:

@@ -2,9 +2,12 @@
 torch.
 
 The import takes half a CPU second, or two with torch. Judging one kernel needs one or two imports, a campaign or a test
-suite hundreds. In a block of :func:`sdpalab.judge.sandbox.guarded.fork_server` the server forks a copy on request; the
-copy runs the same guard (:mod:`sdpalab.judge.sandbox.guard`), which confines it in the same way. Outside such a block
-each guard is a separate program.
+suite hundreds. A ``warm`` server also compiles and runs trusted kernels (:mod:`sdpalab.judge.sandbox.warming`): a copy
+then has the compiler and the simulator loaded.
+
+In a block of :func:`sdpalab.judge.sandbox.guarded.fork_server` the server forks a copy on request; the copy runs the
+same guard (:mod:`sdpalab.judge.sandbox.guard`), which confines it in the same way. Outside such a block each guard is a
+separate program.
 
 The server has no state of a judge: it starts like a guarded process, with the same short environment, imports modules,
 and receives orders with a module and its limits. It never loads a candidate. A copy keeps only the descriptors of its
@@ -32,7 +35,7 @@ from typing import Any, NoReturn
 
 from sdpalab.judge.sandbox import guard
 
-__all__ = ["ForkServer", "ServedProcess", "main"]
+__all__ = ["TORCH", "WARM", "ForkServer", "ServedProcess", "main"]
 
 _SANDBOX = ("candidate_server", "plan_server", "compiling")
 _ON_FIRST_USE = ("warpsan.engine.running", "warpsan.engine.runtime", "platformdirs")
@@ -40,6 +43,8 @@ _ON_FIRST_USE = ("warpsan.engine.running", "warpsan.engine.runtime", "platformdi
 _PRELOADED = ("sdpalab.kernels.registry", *(f"sdpalab.judge.sandbox.{name}" for name in _SANDBOX), *_ON_FIRST_USE)
 _COMPILER = "cuda.bindings.nvrtc"
 """Module that the plan server imports at its first build; it may not be installed."""
+TORCH, WARM = 1, 2
+"""Numbers of optional modules: torch; compiled and executed kernels."""
 _MOST_BYTES = 1 << 17
 """Most bytes of an order: import paths and environment variables."""
 _DESCRIPTORS = 6
@@ -94,10 +99,14 @@ class ForkServer:
         Import path of the server's modules.
     torch : bool
         Whether the server imports torch.
+    warm : bool
+        Whether it also compiles and runs shipped kernels.
     """
 
-    def __init__(self, environment: Mapping[str, str], path: Sequence[str], *, torch: bool = True) -> None:
-        self._environment, self._path, self._torch = environment, path, torch
+    def __init__(
+        self, environment: Mapping[str, str], path: Sequence[str], *, torch: bool = True, warm: bool = False
+    ) -> None:
+        self._environment, self._path, self._modules = environment, path, (TORCH * torch) | (WARM * warm)
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -144,7 +153,7 @@ class ForkServer:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             number = theirs.fileno()
-            arguments = [str(number), str(int(self._torch)), *self._path]
+            arguments = [str(number), str(self._modules), *self._path]
             command = [sys.executable, "-I", "-u", "-c", guard.BOOT, __name__, *arguments]
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, pass_fds=(number,), env=self._environment, start_new_session=True
@@ -152,14 +161,21 @@ class ForkServer:
         return ours
 
 
-def main(orders: int, torch: int) -> None:
-    """Run the server: fork a copy for each order, until the other side closes the socket or ends."""
+def main(orders: int, modules: int) -> None:
+    """Run the server: fork a copy for each order, until the other side closes the socket or ends.
+
+    ``modules``: sum of the numbers of optional modules.
+    """
     on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a shell's background job ignores it from its start
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects ended children
-    for name in ("torch", *_PRELOADED) if torch else _PRELOADED:
+    for name in ("torch", *_PRELOADED) if modules & TORCH else _PRELOADED:
         importlib.import_module(name)
     with contextlib.suppress(ImportError):
         importlib.import_module(_COMPILER)
+    if modules & WARM:
+        from sdpalab.judge.sandbox.warming import warm_up
+
+        warm_up()
     gc.collect()
     gc.freeze()  # garbage collection in a copy would write to, and so copy, all pages
     with socket.socket(fileno=orders) as connection:

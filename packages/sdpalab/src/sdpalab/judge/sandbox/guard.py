@@ -10,7 +10,8 @@ session), the files that its order lists, and a private folder in memory; it has
 namespaces to this process but not to bubblewrap, bubblewrap creates them. If the kernel refuses both, the guard adopts
 orphans and kills remaining children, which a malicious process can escape. In all three cases a seccomp filter refuses
 sockets and system calls that reach other processes. The first line of the report is the confinement: ``namespaces`` and
-their kinds, or ``processes`` and the reason. The last line is the end of the process.
+their kinds, or ``processes`` and the reason. The last lines are ``cpu``, the CPU seconds of the process, its children
+and the guard, and the end of the process.
 
 See user_namespaces(7), pid_namespaces(7), mount_namespaces(7), mount_setattr(2), pivot_root(2), prctl(2), seccomp(2),
 capset(2), setrlimit(2), cgroups(7).
@@ -194,13 +195,16 @@ def _serve(order: Order, become: Callable[[Order], None], confinement: str, fold
         last = _reap(child) or (_excess(order) if polls else "")
     if "cgroup" in order and b"oom_kill 0\n" not in os.pread(order["oom"], 4096, 0):
         last = f"limit it held more memory than the {order['memory_bytes'] / 2**30:.1f} GiB that are allowed"
-    if os.getpid() != 1:
+    if os.getpid() == 1:
+        _end_namespace()
+    else:
         _end_all()
     if folder not in ("", PRIVATE):
         import shutil
 
         shutil.rmtree(folder, ignore_errors=True)
-    os.write(report, f"{last}\n".encode())
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    os.write(report, f"cpu {sum(each.ru_utime + each.ru_stime for each in used):.3f}\n{last}\n".encode())
 
 
 def _limit_itself(order: Order, folder: str, become: Callable[[Order], None]) -> None:
@@ -319,6 +323,15 @@ def descendants() -> Iterator[int]:
         pid = waiting.pop()
         waiting += children.get(pid, [])
         yield pid
+
+
+def _end_namespace() -> None:
+    """Kill and collect all other processes of the namespace, of which this process is the first."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
 
 
 def _end_all() -> None:

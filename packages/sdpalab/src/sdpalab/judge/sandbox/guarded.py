@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -42,6 +43,7 @@ __all__ = [
     "describe",
     "fork_server",
     "simulating_process",
+    "spent_seconds",
 ]
 
 Array = npt.NDArray[Any]
@@ -58,6 +60,9 @@ _LAST_WORDS_SECONDS = 5.0
 
 _server: ForkServer | None = None
 """Server of the enclosing :func:`fork_server` block."""
+
+_spent, _spending = 0.0, threading.Lock()
+"""CPU seconds of closed processes, and the lock of that sum."""
 
 _GUARD = Path(__file__).with_name("guard.py")
 
@@ -160,7 +165,7 @@ class GuardedProcess:
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._untrusted = untrusted
-        self.confinement = self.confined_by = ""
+        self.confinement = self.confined_by = self._last = ""
         self._tail = bytearray()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | ServedProcess
@@ -208,8 +213,9 @@ class GuardedProcess:
             self.channel.receive(seconds=START_SECONDS, max_bytes=0)
         except WireError as error:
             raise MachineError(f"the worker process does not start ({error}){self.quote()}") from None
-        report = os.read(self._report, 4096).decode(errors="replace").strip()
-        self.confinement, _, self.confined_by = report.partition(" ")
+        report = os.read(self._report, 4096).decode(errors="replace")
+        first, _, self._last = report.partition("\n")
+        self.confinement, _, self.confined_by = first.partition(" ")
         if self._untrusted and self.confinement != "namespaces" and os.environ.get(REQUIRED) == "1":
             raise MachineError(
                 f"this machine does not confine a kernel's processes ({self.confined_by}), and --require-confinement "
@@ -265,8 +271,8 @@ class GuardedProcess:
             self._process.wait(timeout=_LAST_WORDS_SECONDS)
         if self._process.returncode is None:
             return Ending("its end of the wire closed")
-        last = os.read(self._report, 4096).decode(errors="replace").splitlines()
-        kind, _, rest = (last[-1] if last else "").partition(" ")
+        self._last += os.read(self._report, 4096).decode(errors="replace")
+        kind, _, rest = (self._last.splitlines() or [""])[-1].partition(" ")
         if kind == "limit":
             return Ending(rest, over_quota=True)
         if kind == "exit":
@@ -310,7 +316,12 @@ class GuardedProcess:
         # A process that escaped the weaker confinement may hold the pipe open; the daemon thread keeps the reader then.
         self._reader.join(timeout=1.0)
         self.channel.close()
+        os.set_blocking(self._report, False)
+        with contextlib.suppress(BlockingIOError):
+            self._last += os.read(self._report, 4096).decode(errors="replace")
         os.close(self._report)
+        if used := re.search(r"^cpu (\d+\.\d+)$", self._last, re.MULTILINE):
+            _spend(float(used[1]))
 
     def _drain(self) -> None:
         """Read all output, and keep its end."""
@@ -334,15 +345,27 @@ def simulating_process(
     return GuardedProcess(module, quota, untrusted=True, gpu=gpu, read=reads, write=write, environment=environment)
 
 
+def spent_seconds() -> float:
+    """CPU seconds of all guarded processes that this process has closed, with their children and guards."""
+    return _spent
+
+
+def _spend(seconds: float) -> None:
+    global _spent
+    with _spending:
+        _spent += seconds
+
+
 @contextlib.contextmanager
-def fork_server(*, torch: bool = True) -> Iterator[None]:
+def fork_server(*, torch: bool = True, warm: bool = False) -> Iterator[None]:
     """Context in which guarded processes without a GPU are forks of a process with imported modules
     (:mod:`sdpalab.judge.sandbox.fork_server`).
 
-    ``torch``: whether it also imports torch, for candidates that use it.
+    ``torch``: whether it also imports torch, for candidates that use it. ``warm``: whether it also compiles and runs
+    shipped kernels, for many candidates.
     """
     global _server
-    before, server = _server, ForkServer(_environment(()), _path(), torch=torch)
+    before, server = _server, ForkServer(_environment(()), _path(), torch=torch, warm=warm)
     _server = server
     try:
         yield
