@@ -12,8 +12,9 @@ from sdpalab.bugs import SourceEdit
 from sdpalab.inputs import Inputs, make_inputs
 from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.verdict import Status
+from sdpalab.kernels.flash_decode import FLASH_DECODE
+from sdpalab.kernels.flash_varlen import FLASH_VARLEN
 from sdpalab.kernels.kernel import Config, CudaKernel
-from sdpalab.kernels.sequences import FLASH_DECODE, FLASH_VARLEN
 from sdpalab.packing import Packing
 from sdpalab.problem import Problem
 from sdpalab.run import RunResult, SimulatedExecutor
@@ -70,9 +71,13 @@ def test_packed_sequences(problem: Problem, changes: dict[str, int], loud: bool)
         *((CACHE.with_(layout=f"paged:{size}"), {}) for size in (1, 16, 128, 256)),
         (CACHE.with_(head_dim=128, softcap=20.0), FIXED),
         (CACHE.with_(seq_q=3, kv_heads=1, window_size=(100, 0), bottom_right=True), {"BLOCK_M": 16}),
+        (CACHE.with_(head_dim=256, seq_q=2), {}),
+        (CACHE.with_(head_dim=192, head_dim_v=128, seq_q=9, kv_heads=8), {"BLOCK_M": 64, "KEY_WARPS": 2}),
+        (CACHE.with_(head_dim=96, seq_q=7, window_size=(200, 0), bottom_right=True), FIXED),
+        (CACHE.with_(head_dim=32, seq_q=16, dtype="bfloat16"), {"NUM_STAGES": 4}),
         (STEPS, {"NUM_SPLITS": 4}),
     ],
-    ids=["1", "16", "128", "256", "fixed", "window", "several queries"],
+    ids=["1", "16", "128", "256", "fixed", "window", "256", "MLA", "96", "32", "several queries"],
 )
 def test_pages_of_a_cache(problem: Problem, changes: dict[str, int], loud: bool) -> None:
     config = FLASH_DECODE.default_config.but(**changes)
@@ -90,13 +95,35 @@ def test_parts_of_a_fixed_size_give_a_sequence_the_same_bits_in_every_batch() ->
         assert np.array_equal(single[name][0], outputs[name][2])
 
 
+@pytest.mark.parametrize("window", [None, (150, 0)])
+def test_a_step_gives_the_bits_of_a_prefill_with_parts_of_the_same_size(window: tuple[int, int] | None) -> None:
+    """The scale makes maxima move in most tiles, in some rows only."""
+    prefill = Problem(1, 8, 20, 64, kv_heads=2, seq_kv=600, kv_lengths=(600,), layout="paged:64", scale=1.5)
+    prefill = prefill.with_(causal=True, bottom_right=True, window_size=window)
+    config = FLASH_DECODE.default_config.but(**FIXED)
+    inputs = make_inputs(prefill)
+    together = Packing(prefill).unpack(ran(FLASH_DECODE, prefill, config, inputs).outputs)
+    for row in (0, 7, 19):
+        keys = 581 + row
+        step = prefill.with_(seq_q=1, seq_kv=keys, kv_lengths=(keys,))
+        given = replace(
+            make_inputs(step), q=inputs.q[:, :, row : row + 1], k=inputs.k[:, :, :keys], v=inputs.v[:, :, :keys]
+        )
+        alone = Packing(step).unpack(ran(FLASH_DECODE, step, config, given).outputs)
+        for name in ("o", "lse"):
+            assert np.array_equal(alone[name][0, :, 0], together[name][0, :, row]), (row, name)
+
+
 BUGS = {
     "the page before": (CACHE, ("source.pages[first / PAGE] : 0", "source.pages[max(first / PAGE - 1, 0)] : 0")),
     "a length too long by one": (CACHE, ("= kv_lengths[number];", "= kv_lengths[number] + 1;")),
     "the length of another sequence": (CACHE, ("= kv_lengths[number];", "= kv_lengths[0];")),
-    "the last part is lost": (CACHE, ("found.splits = ceil_div(all_tiles, part)", "found.splits = all_tiles / part")),
-    "parts overlap": (CACHE, ("seen.first + found.split * part;", "seen.first + found.split * (part - 1);")),
-    "heads of another group": (CACHE, ("head / (q_heads / kv_heads)", "head % kv_heads")),
+    "the last part is lost": (CACHE, ("min(splits, tiles_of_all)", "min(splits, tiles_of_all) - 1")),
+    "parts overlap": (CACHE, ("min(found.split, longer)", "min(found.split, longer - 1)")),
+    "the longer parts end early": (CACHE, ("part + (found.split < longer)", "part")),
+    "warps merge with another weight": (CACHE, ("(own), statistics[w]", "(own), statistics[0]")),
+    "a part of another tile": (CACHE, ("(segment.q_tile_of_all) * most", "(segment.q_tile) * most")),
+    "heads of another group": (CACHE, ("scheduler.head / GROUP_PARTS", "0 / GROUP_PARTS")),
     "rows of the sequence before": (LAST, ("found.q_row = cu_seqlens_q[number];", "found.q_row = cu_seqlens_q[0];")),
     "keys of the sequence before": (LAST, ("found.kv_row = cu_seqlens_k[number];", "found.kv_row = cu_seqlens_k[0];")),
     "the search ends a sequence early": (LAST, ("(middle) <= tile", "(middle) < tile")),
@@ -116,7 +143,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
-@pytest.mark.parametrize("head_dim", [64, 128, 192])
+@pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
 @pytest.mark.parametrize("kernel", [FLASH_VARLEN, FLASH_DECODE], ids=lambda kernel: kernel.name)
 def test_no_architecture_spills(kernel: CudaKernel, head_dim: int, arch: str) -> None:
     problem = (CACHE if kernel is FLASH_DECODE else LAST).with_(head_dim=head_dim)

@@ -15,7 +15,7 @@
 constexpr int TILE_N = BLOCK_N ? BLOCK_N : HEAD_DIM > 64 ? 32 : 64;
 constexpr bool Q_IN_REGISTERS = ROWS_PER_WARP * HEAD_DIM <= 16 * 128;
 
-using Scheduler = SequenceTile<BLOCK_M, TILE_N, PACK_GQA, WindowMask>;
+using Scheduler = SequenceTile<BLOCK_M, TILE_N, PACK_GQA, WindowMask, 0>;
 using Products = WarpProducts16<ROWS_PER_WARP, BLOCK_M, TILE_N, HEAD_DIM, HEAD_DIM_V, Q_IN_REGISTERS>;
 using Source = SequenceRows<BLOCK_M, TILE_N, HEAD_DIM, HEAD_DIM_V, PACK_GQA, 0>;
 using Attention = WarpAttention<Products, OwnRows, Scheduler, WindowMask, Source, BLOCK_M, NUM_STAGES>;
@@ -23,21 +23,21 @@ using Attention = WarpAttention<Products, OwnRows, Scheduler, WindowMask, Source
 static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 256, "HEAD_DIM is 32, 64, 96, 128, 192 or 256");
 static_assert(Attention::SMEM_BYTES <= 99 * 1024, "a block of sm_86 and sm_89 has at most 99 KiB");
 
-// q, o [total_q, q_heads, columns], k, v [total_k, kv_heads, columns]; lse [q_heads, total_q], or null; tiles: of all
-// sequences, at least total_q * PACK_GQA / BLOCK_M + sequences; grid = (tiles * q_heads / PACK_GQA).
+// q, o [total_q, q_heads, columns], k, v [total_k, kv_heads, columns]; lse [q_heads, total_q], or null; grid
+// = (tiles of all sequences, at least total_q * PACK_GQA / BLOCK_M + sequences; q_heads / PACK_GQA).
 __global__ void flash_varlen(const Element* __restrict__ q, const Element* __restrict__ k,
                              const Element* __restrict__ v, Element* __restrict__ o, float* __restrict__ lse,
                              const int* __restrict__ cu_seqlens_q, const int* __restrict__ cu_seqlens_k,
                              const int* __restrict__ kv_lengths, int sequences, int total_q, int q_heads, int kv_heads,
-                             int tiles, float scale) {
+                             float scale) {
     extern __shared__ __align__(1024) unsigned char smem[];
-    const Scheduler scheduler({cu_seqlens_q, cu_seqlens_k, kv_lengths, sequences, 0}, tiles, 1, 0);
+    const Scheduler scheduler({cu_seqlens_q, cu_seqlens_k, kv_lengths, sequences, 0}, 1, Divisor());
     if (!scheduler.has_work()) {
         return;
     }
     const Sequence& sequence = scheduler.sequence;
     const int head = scheduler.head * PACK_GQA;
-    const int kv_head = head / (q_heads / kv_heads);
+    const int kv_head = scheduler.head / GROUP_PARTS;
     const long long row = sequence.q_row * q_heads + head;
     const long long key = sequence.kv_row * kv_heads + kv_head;
     const Source source{q + row * HEAD_DIM,

@@ -14,13 +14,14 @@ from sdpalab.kernels.cublas import CUBLAS
 from sdpalab.kernels.flash import FLASH
 from sdpalab.kernels.flash_backward import FLASH_BACKWARD
 from sdpalab.kernels.flash_backward_two_pass import FLASH_BACKWARD_TWO_PASS
+from sdpalab.kernels.flash_decode import FLASH_DECODE
+from sdpalab.kernels.flash_varlen import FLASH_VARLEN
 from sdpalab.kernels.fp8 import FP8
 from sdpalab.kernels.fp8_simulated import FP8_SIMULATED
 from sdpalab.kernels.hopper import HOPPER
 from sdpalab.kernels.hopper_fp8 import HOPPER_FP8
 from sdpalab.kernels.kernel import CudaKernel, Kernel
 from sdpalab.kernels.scalar import SCALAR
-from sdpalab.kernels.sequences import FLASH_DECODE, FLASH_VARLEN
 from sdpalab.kernels.userfile import is_user_file, load_user_kernel
 from sdpalab.kernels.warp_specialized import WARP_SPECIALIZED
 from sdpalab.kernels.wmma import WMMA

@@ -12,6 +12,7 @@
 template <int TILE_ROWS, int KEYS, int D, int D_V, int HEADS_, int PAGE>
 struct SequenceRows {
     static constexpr int HEADS = HEADS_;
+    static constexpr int O_COLS = D_V;
     static constexpr int Q_BYTES = TILE_ROWS * D * 2;
     static constexpr int K_BYTES = KEYS * D * 2;
     static constexpr int V_BYTES = KEYS * D_V * 2;
@@ -52,8 +53,8 @@ struct SequenceRows {
     class Copies {
     public:
         template <class Segment>
-        __device__ __forceinline__ Copies(const SequenceRows& source, const Segment&, int thread)
-            : source(source), q_copy(thread), k_copy(thread), v_copy(thread) {}
+        __device__ __forceinline__ Copies(const SequenceRows& source, const Segment& segment, int thread)
+            : source(source), q_copy(thread), k_copy(thread), v_copy(thread), page(page_of(segment.first)) {}
 
         template <class Segment>
         __device__ __forceinline__ void load_q(unsigned q_smem, const Segment& segment) const {
@@ -61,10 +62,11 @@ struct SequenceRows {
                               [&](int row) { return source.q + source.template row_offset<D>(segment, row); });
         }
 
-        // Loads tile `number` of K and V.
-        __device__ __forceinline__ void load(unsigned stage_smem, int number) const {
+        // Loads tile `number` of K and V; calls have consecutive numbers, from the segment's first on.
+        __device__ __forceinline__ void load(unsigned stage_smem, int number) {
             load_tile<D>(k_copy, stage_smem, source.k, number);
             load_tile<D_V>(v_copy, stage_smem + K_BYTES, source.v, number);
+            page = page_of(number + 1);
         }
 
     private:
@@ -72,22 +74,32 @@ struct SequenceRows {
         TileCopy<TILE_ROWS, D, THREADS> q_copy;
         TileCopy<KEYS, D, THREADS> k_copy;
         TileCopy<KEYS, D_V, THREADS> v_copy;
+        int page;  // of the next tile, if a page holds whole tiles: its entry is loaded a tile ahead
+
+        __device__ __forceinline__ int page_of(int number) const {
+            const int first = number * KEYS;
+            return PAGE > 0 && PAGE % KEYS == 0 && first < source.keys ? source.pages[first / PAGE] : 0;
+        }
 
         template <int COLS, class Copy>
         __device__ __forceinline__ void load_tile(const Copy& copy, unsigned smem, const Element* tensor,
                                                   int number) const {
             const int first = number * KEYS;
-            const int page_of_tile =
-                PAGE > 0 && PAGE % KEYS == 0 && first < source.keys ? source.pages[first / PAGE] : 0;
-            copy.start_rows(smem, source.keys - first - copy.row, [&](int row) {
-                const int key = first + row;
-                long long at = key;
-                if constexpr (PAGE > 0) {
-                    const int page = PAGE % KEYS == 0 ? page_of_tile : source.pages[key / PAGE];
-                    at = static_cast<long long>(page) * PAGE + key % PAGE;
-                }
-                return tensor + at * source.kv_heads * COLS;
-            });
+            const int pitch = source.kv_heads * COLS;
+            if constexpr (PAGE == 0 || PAGE % KEYS == 0) {
+                constexpr int SIZE = PAGE == 0 ? 1 : PAGE;
+                const long long at = PAGE == 0 ? first : static_cast<long long>(page) * PAGE + first % SIZE;
+                const Element* tile = tensor + at * pitch;
+                copy.start_rows(smem, source.keys - first - copy.row, [&](int row) {
+                    return tile + copy.row * pitch + (row - copy.row) * static_cast<long long>(pitch);
+                });
+            } else {
+                copy.start_rows(smem, source.keys - first - copy.row, [&](int row) {
+                    const int key = first + row;
+                    const int entry = key < source.keys ? source.pages[key / PAGE] : 0;
+                    return tensor + (static_cast<long long>(entry) * PAGE + key % PAGE) * pitch;
+                });
+            }
         }
     };
 };

@@ -7,8 +7,10 @@
 // Masking and rescaling sit behind warp-uniform branches, since few tiles need them.
 //
 // The policies, as in mainloop/warpgroups.cuh:
-//   Products   WarpProducts16 (tile/warp_products.cuh) or WarpProductsE4m3 (tile/warp_fp8.cuh)
-//   Epilogue   OwnRows (epilogue/own_rows.cuh), or SharedRows (epilogue/merge.cuh) if blocks share tiles of queries
+//   Products   WarpProducts16 (tile/warp_products.cuh) or WarpProductsE4m3 (tile/warp_fp8.cuh); with WARPS_PER_ROW warps
+//              that share rows, each has keys of its own
+//   Epilogue   OwnRows (epilogue/own_rows.cuh), SharedRows (epilogue/merge.cuh) if blocks share tiles of queries, or
+//              SplitRows (epilogue/split_rows.cuh) if warps do, too
 //   Scheduler  OneTile or StreamK (schedule/stream_k.cuh), or SequenceTile (schedule/sequence.cuh): segments of a
 //              block, each a tile of queries with some tiles of keys
 //   Mask       CausalMask (softmax/mask.cuh) or WindowMask (softmax/window.cuh)
@@ -16,6 +18,7 @@
 //              (mainloop/sequence_rows.cuh) for packed sequences and pages: where tiles come from
 #pragma once
 
+#include "epilogue/split_rows.cuh"
 #include "epilogue/store.cuh"
 #include "softmax/online.cuh"
 
@@ -23,24 +26,30 @@ template <class Products_, class Epilogue, class Scheduler, class Mask, class So
 class WarpAttention {
 public:
     using Products = Products_;
-    using Unmasked = typename Mask::template Unmasked<Products::KEYS>;
-
-    static constexpr int KEYS = Products::KEYS;
+    static constexpr int KEYS = Products::KEYS;  // of a warp
+    static constexpr int WARPS_PER_ROW = Products::WARPS_PER_ROW;
+    static constexpr int TILE_KEYS = KEYS * WARPS_PER_ROW;
+    using Unmasked = typename Mask::template Unmasked<TILE_KEYS>;
     static constexpr int ROWS = Products::ROWS;  // of a warp
     static constexpr int BLOCKS = Products::BLOCKS;
     static constexpr int COLS = Products::COLS;
-    static constexpr int THREADS = TILE_ROWS / ROWS * 32;
+    static constexpr int THREADS = TILE_ROWS / ROWS * WARPS_PER_ROW * 32;
     static constexpr int STAGE_BYTES = Source::K_BYTES + Source::V_BYTES;
     static constexpr int RING_BYTES = STAGES * STAGE_BYTES;
     static constexpr int O_BYTES = TILE_ROWS * COLS * 2;
     // Q passes through the stage filled last, or stays behind the ring.
     static constexpr int Q_OFFSET = Products::Q_IN_REGISTERS ? RING_BYTES - STAGE_BYTES : RING_BYTES;
     static constexpr int Q_END = Q_OFFSET + Source::Q_BYTES;
-    static constexpr int SMEM_BYTES = RING_BYTES > Q_END ? RING_BYTES : Q_END;
+    using Split = SplitTile<TILE_ROWS, ROWS, COLS, WARPS_PER_ROW>;
+    static constexpr bool MERGES_WARPS = WARPS_PER_ROW > 1;
+    static constexpr int LOOP_BYTES = RING_BYTES > Q_END ? RING_BYTES : Q_END;
+    static constexpr int SMEM_BYTES =
+        MERGES_WARPS && Split::SMEM_BYTES > LOOP_BYTES ? Split::SMEM_BYTES : LOOP_BYTES;
     static constexpr bool HAS_EDGE = Mask::HIDES || Source::PARTIAL_KV;
 
     static_assert(STAGES >= 2 && STAGES <= 4, "NUM_STAGES is 2, 3 or 4");
     static_assert(O_BYTES <= SMEM_BYTES, "the output passes through the shared memory of the tiles");
+    static_assert(!MERGES_WARPS || !Source::CONTIGUOUS, "warps that share rows store them by row");
 
     // The whole kernel. smem: SMEM_BYTES, aligned to 1,024; o, lse: rows as numbered by the source, lse may be null.
     static __device__ __forceinline__ void run(unsigned smem, const Source& source, Scheduler scheduler,
@@ -73,17 +82,21 @@ public:
 
             ptx::cp_async_wait_group<STAGES - 1>();
             __syncthreads();
-            Products products(source, segment, smem + Q_OFFSET, warp, lane, scale_here, score_scale);
+            Products products(source, segment, smem + Q_OFFSET, warp / WARPS_PER_ROW, lane, scale_here, score_scale);
             const Unmasked all_visible = unmasked(source, segment);
-            const unsigned k_smem = smem + Products::k_offset(lane);
-            const unsigned v_smem = smem + Source::K_BYTES + Products::v_offset(lane);
+            unsigned k_smem = smem + Products::k_offset(lane);
+            unsigned v_smem = smem + Source::K_BYTES + Products::v_offset(lane);
+            if constexpr (WARPS_PER_ROW > 1) {
+                k_smem += warp % WARPS_PER_ROW * (KEYS * Products::K_ROW_BYTES);
+                v_smem += warp % WARPS_PER_ROW * (KEYS * Products::V_ROW_BYTES);
+            }
             unsigned stage = 0;
             const auto step = [&](bool first) {
                 ptx::cp_async_wait_group<STAGES - 2>();
                 __syncthreads();
                 load(STAGES - 1, stage_before(stage));
                 products.start_tile(left > 1);
-                if (!Source::CONTIGUOUS && source.rows_left(segment, warp * ROWS) <= 0) {
+                if (!Source::CONTIGUOUS && source.rows_left(segment, warp / WARPS_PER_ROW * ROWS) <= 0) {
                     stage = stage_after(stage);
                     return;  // a warp without rows only copies
                 }
@@ -108,13 +121,21 @@ public:
             scheduler.recompute();
             const auto done = scheduler.segment();
             const int done_thread = ptx::tid_x();
-            const bool has_rows = Source::CONTIGUOUS || source.rows_left(done, done_thread / 32 * ROWS) > 0;
-            if (!epilogue.template gather<THREADS>(products.o_frag, products.softmax.rows, scheduler, done, more,
-                                                   done_thread, has_rows, score_scale.log2)) {
-                continue;
+            if constexpr (MERGES_WARPS) {
+                __syncthreads();  // the merge overwrites shared memory that other warps may still read keys from
+                epilogue.template finish<Split>(products, source, scheduler, done,
+                                                static_cast<float*>(__cvta_shared_to_generic(smem)), o, lse,
+                                                score_scale.log2, done_thread);
+                return;
+            } else {
+                const bool has_rows = Source::CONTIGUOUS || source.rows_left(done, done_thread / 32 * ROWS) > 0;
+                if (!epilogue.template gather<THREADS>(products.o_frag, products.softmax.rows, scheduler, done, more,
+                                                       done_thread, has_rows, score_scale.log2)) {
+                    continue;
+                }
+                __syncthreads();  // the output overwrites shared memory that other warps may still read keys from
+                store(products, source, done, smem, o, lse, score_scale.log2, done_thread);
             }
-            __syncthreads();  // the output overwrites shared memory that other warps may still read keys from
-            store(products, source, done, smem, o, lse, score_scale.log2, done_thread);
             if (more) {
                 __syncthreads();  // the next tile's copies overwrite the output's shared memory
             }
@@ -140,8 +161,9 @@ public:
         }
         if (HAS_EDGE && !unmasked.contains(tile)) {
             const int thread = threadIdx.x;
-            const int row = q_tile * TILE_ROWS + thread / 32 * ROWS + thread % 32 / 4;
-            apply_mask(scores, row, tile * KEYS + 2 * (thread % 4), source);
+            const int row = q_tile * TILE_ROWS + thread / 32 / WARPS_PER_ROW * ROWS + thread % 32 / 4;
+            const int first_key = tile * TILE_KEYS + thread / 32 % WARPS_PER_ROW * KEYS;
+            apply_mask(scores, row, first_key + 2 * (thread % 4), source);
         }
         products.online_softmax(scores, first);
         products.add_output(scores, v_smem);

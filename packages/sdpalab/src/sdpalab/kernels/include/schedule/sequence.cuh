@@ -5,6 +5,7 @@
 // LENGTHS, otherwise the distance of two ends.
 #pragma once
 
+#include "schedule/divisor.cuh"
 #include "softmax/mask.cuh"
 
 #if !defined(VARLEN) || !defined(LENGTHS) || !defined(BOTTOM_RIGHT)
@@ -57,7 +58,8 @@ struct Sequences {
     template <int ROWS, int HEADS>
     __device__ __forceinline__ int sequence_of(int tile) const {
         if (!VARLEN) {
-            return tile / ceil_div(seq_q * HEADS, ROWS);
+            const int tiles = ceil_div(seq_q * HEADS, ROWS);
+            return tiles == 1 ? tile : tile / tiles;  // a division takes longer than most of a step of decoding
         }
         int first = 0;
         int end = count;
@@ -74,12 +76,12 @@ struct Sequences {
 };
 
 // Policy Scheduler of mainloop/warps.cuh: a tile of a sequence's queries, and one part of the keys that they see. The
-// parts of a tile are consecutive blocks: grid = (tiles of all sequences x heads of K/V or parts of their groups x
+// partial results of a tile follow each other: grid = (tiles of all sequences, heads of K/V or parts of their groups,
 // `splits` parts).
 //
-// split_tiles: tiles of keys of every part but the last, independent of the batch; 0: equal parts. A tile has at least
-// one part: if its rows see no key, that part has the first tile, fully masked.
-template <int ROWS, int KEYS, int HEADS, class Mask>
+// SPLIT_TILES: parts end at multiples of so many tiles of keys, independent of the batch and of the other rows; 0:
+// equal parts. A tile has at least one part: if its rows see no key, that part has the first tile, fully masked.
+template <int ROWS, int KEYS, int HEADS, class Mask, int SPLIT_TILES>
 class SequenceTile {
 public:
     struct Segment {
@@ -88,28 +90,24 @@ public:
         int first;
         int end;
         int split;
-        int splits;
+        int splits;  // with tiles of keys
 
         __device__ __forceinline__ bool whole() const { return splits == 1; }
-        __device__ __forceinline__ bool begins() const { return split == 0; }
-    };
-
-    struct Sharers {
-        int first;
-        int count;
     };
 
     int head;    // of K/V, or a part of its group
     int number;  // of the sequence
     Sequence sequence;
 
-    __device__ __forceinline__ SequenceTile(const Sequences& sequences, int tiles, int splits, int split_tiles) {
-        const int block = ptx::ctaid_x();
-        found.split = block % splits;
-        found.q_tile_of_all = block / splits;
-        head = found.q_tile_of_all / tiles;
-        const int place = found.q_tile_of_all % tiles;
+    // by_splits: divides by `splits`.
+    __device__ __forceinline__ SequenceTile(const Sequences& sequences, int splits, Divisor by_splits)
+        : most_splits(splits) {
+        const int tiles = gridDim.x;
+        const int place = blockIdx.x;
         const int tile = CAUSAL ? tiles - 1 - place : place;  // later tiles have more keys, and run first
+        head = blockIdx.y;
+        found.split = splits > 1 ? blockIdx.z : 0;
+        found.q_tile_of_all = head * tiles + place;
         number = sequences.template sequence_of<ROWS, HEADS>(tile);
         sequence = sequences.at(number);
         found.q_tile = tile - sequences.template first_tile<ROWS, HEADS>(number);
@@ -117,11 +115,24 @@ public:
         const int last_query = min(((found.q_tile + 1) * ROWS - 1) / HEADS, sequence.q_rows - 1);
         const KeyTiles seen =
             Mask::template tiles<KEYS>(first_query + sequence.ahead(), last_query + sequence.ahead(), sequence.kv_rows);
-        const int all_tiles = seen.end - seen.first;
-        const int part = split_tiles > 0 ? split_tiles : ceil_div(all_tiles, splits);
-        found.splits = ceil_div(all_tiles, part);
-        found.first = seen.first + found.split * part;
-        found.end = min(found.first + part, seen.end);
+        if (splits == 1) {
+            found.splits = 1;
+            found.first = seen.first;
+            found.end = seen.end;
+        } else if (SPLIT_TILES > 0) {
+            constexpr int PART = SPLIT_TILES > 0 ? SPLIT_TILES : 1;
+            const int first_part = seen.first / PART;
+            found.splits = ceil_div(seen.end, PART) - first_part;
+            found.first = max((first_part + found.split) * PART, seen.first);
+            found.end = min((first_part + found.split + 1) * PART, seen.end);
+        } else {  // the first `longer` parts have a tile more
+            const int tiles_of_all = seen.end - seen.first;
+            const int part = by_splits.divide(tiles_of_all);
+            const int longer = tiles_of_all - part * splits;
+            found.splits = min(splits, tiles_of_all);
+            found.first = seen.first + found.split * part + min(found.split, longer);
+            found.end = found.first + part + (found.split < longer);
+        }
     }
 
     // False for a block without rows or keys: it has nothing to do.
@@ -133,10 +144,12 @@ public:
     __device__ __forceinline__ void recompute() {}
     __device__ __forceinline__ bool next(const Segment&) const { return false; }
 
-    __device__ __forceinline__ Sharers sharers(const Segment& segment) const {
-        return Sharers{ptx::ctaid_x() - segment.split, segment.splits};
+    // Number of a tile's first part among those of all tiles.
+    __device__ __forceinline__ long long first_part(const Segment& segment) const {
+        return static_cast<long long>(segment.q_tile_of_all) * most_splits;
     }
 
 private:
     Segment found;
+    int most_splits;
 };

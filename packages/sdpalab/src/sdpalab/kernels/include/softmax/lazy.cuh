@@ -4,8 +4,9 @@
 
 #include "softmax/online.cuh"
 
-// BLOCKS blocks of 16 rows, two rows a lane in each.
-template <int BLOCKS>
+// BLOCKS blocks of 16 rows, two rows a lane in each. BY_ROW: only the maxima move that have to, so that the bits of a
+// row do not depend on the other rows of its warp. Otherwise all of a warp's maxima move together.
+template <int BLOCKS, bool BY_ROW = false>
 struct LazySoftmax {
     SoftmaxRow rows[BLOCKS][2];
     FusedExponents exponents[BLOCKS];
@@ -37,6 +38,15 @@ struct LazySoftmax {
         const bool first = !(lag == lag);  // nothing to rescale
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block) {
+            if constexpr (BY_ROW) {
+                const FusedExponents before(rows[block], scale_log2);
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    if (before.of(tile_max[block][half], half) <= LAG_LOG2 && before.in_range(half)) {
+                        tile_max[block][half] = rows[block][half].max;
+                    }
+                }
+            }
             const float rescale[2] = {rows[block][0].advance(tile_max[block][0], scale_log2),
                                       rows[block][1].advance(tile_max[block][1], scale_log2)};
             if (!first) {
@@ -53,8 +63,16 @@ struct LazySoftmax {
         if (__any_sync(0xffffffffu, !in_range)) {
 #pragma unroll
             for (int block = 0; block < BLOCKS; ++block) {
-                subtract_maxima(s_frag[block], rows[block]);
-                exponents[block].subtracted();
+                if constexpr (BY_ROW) {
+                    const bool out[2] = {!exponents[block].in_range(0), !exponents[block].in_range(1)};
+                    const float subtrahend[2] = {out[0] ? rows[block][0].max : 0.0f, out[1] ? rows[block][1].max : 0.0f};
+                    subtract(s_frag[block], subtrahend);
+                    exponents[block].subtracted(out);
+                } else {
+                    const float maxima[2] = {rows[block][0].max, rows[block][1].max};
+                    subtract(s_frag[block], maxima);
+                    exponents[block].subtracted();
+                }
             }
             lag = NEGATIVE_INFINITY;
         }
@@ -85,12 +103,12 @@ private:
     }
 
     template <int KEYS_8>
-    static __device__ __forceinline__ void subtract_maxima(float (&s_frag)[KEYS_8][4], const SoftmaxRow (&rows)[2]) {
+    static __device__ __forceinline__ void subtract(float (&s_frag)[KEYS_8][4], const float (&subtrahend)[2]) {
 #pragma unroll
         for (int n = 0; n < KEYS_8; ++n) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                s_frag[n][i] -= rows[i / 2].max;
+                s_frag[n][i] -= subtrahend[i / 2];
             }
         }
     }

@@ -120,7 +120,15 @@ struct FusedExponents {
     // calls subtracted().
     __device__ __forceinline__ bool in_range() const { return fmaxf(fabsf(offset[0]), fabsf(offset[1])) <= FUSED_LOG2; }
 
+    __device__ __forceinline__ bool in_range(int row) const { return fabsf(offset[row]) <= FUSED_LOG2; }
+
     __device__ __forceinline__ void subtracted() { offset[0] = offset[1] = 0.0f; }
+
+    // The same for some rows.
+    __device__ __forceinline__ void subtracted(const bool (&rows)[2]) {
+        offset[0] = rows[0] ? 0.0f : offset[0];
+        offset[1] = rows[1] ? 0.0f : offset[1];
+    }
 
     // Sets out-of-range offsets to NaN; the check of the weights' sum then fails and the tile is recomputed.
     __device__ __forceinline__ void forbid_out_of_range() {

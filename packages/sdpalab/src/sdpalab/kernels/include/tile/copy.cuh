@@ -58,16 +58,13 @@ struct TileCopy {
         }
     }
 
-    // The same for rows anywhere in memory. address(row): first element of a row of the tile, called for rows of the
-    // tensor alone. tile_smem: the tile's base.
+    // The same for rows anywhere in memory. address(row): first element of a row of the tile; that of a row past the
+    // end is not read. tile_smem: the tile's base.
     template <int PASS = 0, class Address>
     __device__ __forceinline__ void start_rows(unsigned tile_smem, int rows_left, const Address& address) const {
         constexpr int pass_row = PASS * ROW_STEP;
         const bool valid = pass_row < rows_left;
-        const Element* src = nullptr;
-        if (valid) {
-            src = address(row + pass_row) + column;
-        }
+        const Element* const src = address(row + pass_row) + column;
         const unsigned pass_smem = (tile_smem + smem_offset) ^ (swizzle_phase<PANEL<COLS>>(pass_row) * CHUNK_BYTES);
         start_panels<pass_row>(pass_smem, src, valid);
         if constexpr (PASS + 1 < PASSES) {

@@ -58,6 +58,7 @@ class WarpProductsE4m3 {
 public:
     static constexpr int ROWS = 16;
     static constexpr int KEYS = KEYS_;
+    static constexpr int WARPS_PER_ROW = 1;
     static constexpr int COLS = D;
     static constexpr int BLOCKS = 1;
     static constexpr bool Q_IN_REGISTERS = true;

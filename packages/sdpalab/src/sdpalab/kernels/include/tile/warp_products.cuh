@@ -12,14 +12,20 @@
 
 // Products in 16 bits: S[ROWS, KEYS] = Q K^T over D columns, O[ROWS, D_V] += P V. PowerOnFma computes the last
 // ON_FMA of a lane's four pairs of weights. Without Q_IN_REGISTERS the fragments of Q are read again for each tile
-// of keys, and Q, [TILE_ROWS, D] with the rows of all warps, stays in shared memory.
-template <int ROWS_, int TILE_ROWS, int KEYS_, int D, int D_V, bool Q_IN_REGISTERS_, int ON_FMA = 0>
+// of keys, and Q, [TILE_ROWS, D] with the rows of all warps, stays in shared memory. WARPS_PER_ROW warps share rows, and each
+// has KEYS of a tile's keys. BY_ROW: LazySoftmax.
+template <int ROWS_, int TILE_ROWS, int KEYS_, int D, int D_V, bool Q_IN_REGISTERS_, int ON_FMA = 0, int WARPS_PER_ROW_ = 1,
+          bool BY_ROW = false>
 class WarpProducts16 {
 public:
     static constexpr int ROWS = ROWS_;
     static constexpr int KEYS = KEYS_;
+    static constexpr int WARPS_PER_ROW = WARPS_PER_ROW_;
+    static constexpr int TILE_KEYS = KEYS * WARPS_PER_ROW;
     static constexpr int COLS = D_V;
     static constexpr int BLOCKS = ROWS / 16;
+    static constexpr int K_ROW_BYTES = PANEL<D> * 2;
+    static constexpr int V_ROW_BYTES = PANEL<D_V> * 2;
     static constexpr bool Q_IN_REGISTERS = Q_IN_REGISTERS_;
     static constexpr bool PEELS_FIRST_TILE = false;
     static constexpr float WEIGHT_UNIT = 1.0f;
@@ -30,7 +36,7 @@ public:
     using Scores = float[BLOCKS][KEYS / 8][4];
 
     float o_frag[BLOCKS][D_V / 8][4] = {};
-    LazySoftmax<BLOCKS> softmax;
+    LazySoftmax<BLOCKS, BY_ROW> softmax;
 
     // q_smem: the tile of Q. scale: |scale| is that of the softmax, and its sign is applied to Q.
     template <class Source, class Segment>
@@ -79,7 +85,7 @@ public:
                     apply_sign(q_frag[0]);
                 }
             }
-            multiply_columns(s_frag, q_frag[Q_IN_REGISTERS ? d : 0], column_address<D, KEYS>(k_smem, d));
+            multiply_columns(s_frag, q_frag[Q_IN_REGISTERS ? d : 0], column_address<D, TILE_KEYS>(k_smem, d));
         }
     }
 
@@ -108,7 +114,7 @@ public:
 #pragma unroll
         for (int d = 0; d < D_V / 16; ++d) {
             unsigned v_frag[4];
-            ptx::ldmatrix_x4_trans_at<N * 16 * PANEL<D_V> * 2>(v_frag, column_address<D_V, KEYS>(v_smem, d));
+            ptx::ldmatrix_x4_trans_at<N * 16 * PANEL<D_V> * 2>(v_frag, column_address<D_V, TILE_KEYS>(v_smem, d));
 #pragma unroll
             for (int block = 0; block < BLOCKS; ++block) {
                 mma_m16n8k16(o_frag[block][2 * d], p_frag[block], v_frag[0], v_frag[1]);
@@ -117,6 +123,23 @@ public:
         }
         if constexpr (N + 1 < KEYS / 16) {
             add_output<N + 1>(s_frag, v_smem);
+        }
+    }
+
+    // Stores O, not normalised, as rows of PITCH floats.
+    template <int PITCH>
+    __device__ __forceinline__ void store_o(float* rows, int lane) const {
+        float* const own = rows + lane / 4 * PITCH + 2 * (lane % 4);
+#pragma unroll
+        for (int block = 0; block < BLOCKS; ++block) {
+#pragma unroll
+            for (int d = 0; d < D_V / 8; ++d) {
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const float2 pair = make_float2(o_frag[block][d][2 * half], o_frag[block][d][2 * half + 1]);
+                    *reinterpret_cast<float2*>(own + (16 * block + 8 * half) * PITCH + 8 * d) = pair;
+                }
+            }
         }
     }
 
