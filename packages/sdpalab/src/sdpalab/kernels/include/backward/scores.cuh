@@ -89,6 +89,13 @@ struct HeadScores {
     template <bool EDGE>
     __device__ __forceinline__ void weigh(float& p, float& ds, float s, float dp, int query, int key, float minus_lse,
                                           float delta) const {
+        weigh<EDGE>(p, ds, s, dp, query, key, minus_lse, delta, !EDGE || entry.sees(query, key));
+    }
+
+    // The same where the caller has decided whether the query sees the key, but for a boolean mask.
+    template <bool EDGE>
+    __device__ __forceinline__ void weigh(float& p, float& ds, float s, float dp, int query, int key, float minus_lse,
+                                          float delta, bool seen) const {
         float exponent;
         float slope_of_cap = 1.0f;
         if constexpr (SOFTCAP > 0 || ALIBI_SLOPES || ATTN_MASK == 2) {
@@ -111,7 +118,6 @@ struct HeadScores {
         }
         p = ptx::ex2_approx_ftz_f32(exponent * LOG2_E);
         if constexpr (EDGE) {
-            bool seen = entry.sees(query, key);
             if constexpr (ATTN_MASK == 1) {
                 seen = seen && query < entry.queries && mask[place(query, key)] != 0;
             }
