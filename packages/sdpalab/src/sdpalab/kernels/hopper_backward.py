@@ -14,7 +14,7 @@ from sdpalab.problem import Problem
 
 __all__ = ["HOPPER_BACKWARD", "smem_bytes"]
 
-KNOBS = {"BLOCK": (0, 64, 128), "STREAM": (0, 64, 128), "NUM_STAGES": (1, 2, 3), "DETERMINISTIC": (0, 1)}
+KNOBS = {"BLOCK": (0, 64, 128), "STREAM": (0, 64, 128), "NUM_STAGES": (2, 3), "DETERMINISTIC": (0, 1)}
 PANEL_COLUMNS = 64
 THREADS = 256
 """Threads of a block of the first and of the last step."""
@@ -145,7 +145,7 @@ HOPPER_BACKWARD = CudaKernel(
     limits=LIMITS,
     min_arch=90,
     only_arch="sm_90a",
-    knobs={"BLOCK": (64, 128), "STREAM": (64, 128), "NUM_STAGES": (1, 2, 3), "DETERMINISTIC": (0, 1)},
+    knobs={"BLOCK": (64, 128), "STREAM": (64, 128), "NUM_STAGES": (2, 3), "DETERMINISTIC": (0, 1)},
     features=BACKWARD_FEATURES,
     macros=_macros,
     idea="FlashAttention-3's backward: TMA feeds warpgroups that own keys; a warp adds dQ up by bulk reductions",

@@ -18,7 +18,7 @@ constexpr int DS_STAGES = CONSUMERS > 1 ? 2 : 1;
 using Budget = Registers<CONSUMERS>;
 using StreamPosition = RingPosition<NUM_STAGES>;
 
-static_assert(NUM_STAGES >= 1 && NUM_STAGES <= 3, "NUM_STAGES is 1, 2 or 3");
+static_assert(NUM_STAGES == 2 || NUM_STAGES == 3, "NUM_STAGES is 2 or 3: the scores of the next tile are ahead");
 
 struct SharedStorage {
     unsigned char k[CONSUMERS][OWN_BYTES];
@@ -132,35 +132,39 @@ __device__ __forceinline__ void consume(SharedStorage& smem, const Maps& maps, c
             ptx::bar_sync(ONE_CONSUMER + consumer, WARPGROUP);
         }
     }
+    // Waits for a tile of Q or dO, and clears its rows past the length.
+    const auto wait_for = [&](const StreamPosition& stage, Streamed which, int tile) {
+        smem.barriers.wait_full(stage, which);
+        const int valid = entry.queries - tile * STREAM;
+        if (Q_LENGTHS && valid < STREAM) {
+            clear_rows<STREAM, CONSUMER_THREADS>(which == Q ? smem.q[stage.stage] : smem.dout[stage.stage], valid,
+                                                 threadIdx.x - WARPGROUP);
+            ptx::fence_proxy_async_shared_cta();
+            ptx::bar_sync(ALL_CONSUMERS, CONSUMER_THREADS);
+        }
+    };
     StreamPosition stage;
     int ds_stage = 0;
+    unsigned ds[PART / 4];
+    bool first_tile = true;
 #pragma unroll 1
-    for (; at.left > 0; at.advance(), stage.advance()) {
+    for (; at.left > 0; at.advance(), stage.advance(), first_tile = false) {
         const int first_query = at.tile * STREAM;
         const unsigned q_smem = ptx::smem_address(smem.q[stage.stage]);
         const unsigned do_smem = ptx::smem_address(smem.dout[stage.stage]);
         const unsigned ds_smem = ptx::smem_address(smem.ds[ds_stage]);
-        smem.barriers.wait_full(stage, Q);
-        smem.barriers.wait_full(stage, DO);
-        if (Q_LENGTHS && entry.queries - first_query < STREAM) {
-            const int place = threadIdx.x - WARPGROUP;
-            clear_rows<STREAM, CONSUMER_THREADS>(smem.q[stage.stage], entry.queries - first_query, place);
-            clear_rows<STREAM, CONSUMER_THREADS>(smem.dout[stage.stage], entry.queries - first_query, place);
-            ptx::fence_proxy_async_shared_cta();
-            ptx::bar_sync(ALL_CONSUMERS, CONSUMER_THREADS);
-        }
-
         if (ALIBI_SLOPES) {
             scores.slope = tensors.alibi_slopes[at.head % tensors.heads];
         }
         if (ATTN_MASK) {
             scores.mask = mask_of_head(tensors, at.head);
         }
-        unsigned p[STREAM / 4];
-        unsigned ds[STREAM / 4];
         const int key = own_key + warp * WARP_M + lane / 4;
         const Span queries{first_query, min(first_query + STREAM, entry.queries)};
         const bool all_seen = !ATTN_MASK && entry.all_seen(queries, Span{own_key, own_key + WARPGROUP_M});
+        wait_for(stage, Q, at.tile);
+        wait_for(stage, DO, at.tile);
+        unsigned p[PART / 4];
 #pragma unroll
         for (int first = 0; first < STREAM; first += PART) {
             if (ATTN_MASK) {
@@ -168,53 +172,71 @@ __device__ __forceinline__ void consume(SharedStorage& smem, const Maps& maps, c
             }
             float s[PART / 2];
             float dp[PART / 2];
+            hold(dk);
+            hold(dv);
             ptx::wgmma_fence();
             issue_scores(s, k_smem, q_smem + first * PANEL_ROW_BYTES);
             issue_scores(dp, v_smem, do_smem + first * PANEL_ROW_BYTES);
-            ptx::wgmma_wait_group<0>();
+            ptx::wgmma_wait_group<1>();  // for S, and dK of the part before
             hold(s);
-            hold(dp);
+            hold(dk);
+            hold(ds);
+            if (first == 0 && !first_tile && thread == 0) {
+                smem.barriers.release(stage.before(), Q);
+            }
             const int column = first + 2 * (lane % 4);
             const float* const statistics = smem.statistics[stage.stage] + column;
             if (all_seen) {
-                weigh_pairs<false>(p + first / 4, ds + first / 4, s, dp, scores, statistics, key, first_query + column);
+                weigh_pairs<false>(p, s, scores, statistics, key, first_query + column);
             } else {
-                weigh_pairs<true>(p + first / 4, ds + first / 4, s, dp, scores, statistics, key, first_query + column);
+                weigh_pairs<true>(p, s, scores, statistics, key, first_query + column);
             }
-        }
-        if (DS_STAGES == 1) {
-            ptx::bar_sync(ALL_CONSUMERS, CONSUMER_THREADS);  // the product of dQ of the tile before is complete
-        }
-        store_ds(ds_smem, ds, consumer * 4 + warp, lane);
-        ptx::fence_proxy_async_shared_cta();
-        ptx::bar_sync(ALL_CONSUMERS, CONSUMER_THREADS);
-
-        float dq[PANEL_COLUMNS / 2];
-        hold(p);
-        hold(ds);
-        hold(dk);
-        hold(dv);
-        ptx::wgmma_fence();
-        issue_dq(dq, ds_smem, ptx::smem_address(smem.k), consumer);
-        issue_gradient(dv, p, do_smem);
-        issue_gradient(dk, ds, q_smem);
-        ptx::wgmma_wait_group<2>();
-        hold(dq);
-        hand_over_dq(smem.dq[consumer], dq, consumer);
-        ptx::wgmma_wait_group<1>();
-        hold(dv);
-        hold(p);
-        if (thread == 0) {
-            smem.barriers.release(stage, DO);
-        }
-        ptx::wgmma_wait_group<0>();
-        hold(dk);
-        hold(ds);
-        if (thread == 0) {
-            smem.barriers.release(stage, Q);
+            if (EARLY_DV) {
+                hold(p);
+                ptx::wgmma_fence();
+                issue_gradient(dv, p, do_smem + first * PANEL_ROW_BYTES);
+                ptx::wgmma_wait_group<1>();
+            } else {
+                ptx::wgmma_wait_group<0>();
+            }
+            hold(dp);
+            score_gradients(p, ds, s, dp, statistics);
+            if (DS_STAGES == 1 && first == 0) {
+                ptx::bar_sync(ALL_CONSUMERS, CONSUMER_THREADS);  // the product of dQ of the tile before is complete
+            }
+            store_ds(ds_smem, ds, first, consumer * 4 + warp, lane);
+            hold(ds);
+            if (!EARLY_DV) {
+                hold(p);
+            }
+            if (first + PART < STREAM) {
+                ptx::wgmma_fence();
+                issue_gradient(dk, ds, q_smem + first * PANEL_ROW_BYTES);
+                continue;
+            }
+            float dq[PANEL_COLUMNS / 2];
+            ptx::fence_proxy_async_shared_cta();
+            ptx::bar_sync(ALL_CONSUMERS, CONSUMER_THREADS);
+            ptx::wgmma_fence();
+            issue_dq(dq, ds_smem, ptx::smem_address(smem.k), consumer);
+            if (!EARLY_DV) {
+                issue_gradient(dv, p, do_smem + first * PANEL_ROW_BYTES);
+            }
+            issue_gradient(dk, ds, q_smem + first * PANEL_ROW_BYTES);
+            ptx::wgmma_wait_group<EARLY_DV ? 1 : 2>();  // for dQ
+            hold(dq);
+            hand_over_dq(smem.dq[consumer], dq, consumer);
+            ptx::wgmma_wait_group<1>();  // for dV
+            hold(dv);
+            hold(p);
+            if (thread == 0) {
+                smem.barriers.release(stage, DO);
+            }
         }
         ds_stage = ds_stage + 1 == DS_STAGES ? 0 : ds_stage + 1;
     }
+    ptx::wgmma_wait_group<0>();
+    hold(dk);
 
     // V is this consumer's alone; K is part of every consumer's dQ.
     store_gradient(maps.dv, dv, 1.0f, v_smem, own_key, kv_head, consumer);

@@ -24,9 +24,11 @@ constexpr int STREAM_BYTES = PANELS * STREAM_PANEL_BYTES;
 constexpr int ROW_BLOCKS = STREAM / WARPGROUP_M;                // of 64 queries
 constexpr int DS_PANEL_BYTES = BLOCK * PANEL_ROW_BYTES;         // dS^T, [BLOCK keys, 64 queries]
 constexpr int DS_BYTES = ROW_BLOCKS * DS_PANEL_BYTES;
-// Queries whose scores are computed at once: a part of a tile where a cap or a mask takes registers of its own.
-constexpr int PARTS = CONSUMERS > 1 && (ATTN_MASK || SOFTCAP > 0) ? 2 : 1;
-constexpr int PART = STREAM / PARTS;
+// Queries whose scores are computed at once: half as many where a cap or a mask takes registers of its own.
+constexpr int PART = WARPGROUP_M / (CONSUMERS > 1 && (ATTN_MASK || SOFTCAP > 0) ? 2 : 1);
+// Whether the product of dV overlaps the computation of dS: P is then packed beside the weights, 16 more registers.
+constexpr bool EARLY_DV = HEAD_DIM < 128 || PART < WARPGROUP_M;
+static_assert(EARLY_DV || SOFTCAP == 0, "the weights are P itself only without a cap");
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 96 || HEAD_DIM == 128, "HEAD_DIM is 64, 96 or 128");
 static_assert(BLOCK == 64 || BLOCK == 128, "BLOCK is 64 or 128: 64 keys a consumer");
@@ -51,12 +53,12 @@ __device__ __forceinline__ void issue_scores(float (&acc)[PART / 2], unsigned a_
     ptx::wgmma_commit_group();
 }
 
-// Issues grad[64, HEAD_DIM] += weights[64, STREAM] x rows[STREAM, HEAD_DIM].
-__device__ __forceinline__ void issue_gradient(float (&grad)[HEAD_DIM / 2], const unsigned (&weights)[STREAM / 4],
+// Issues grad[64, HEAD_DIM] += weights[64, PART] x PART rows of a tile [STREAM, HEAD_DIM].
+__device__ __forceinline__ void issue_gradient(float (&grad)[HEAD_DIM / 2], const unsigned (&weights)[PART / 4],
                                                unsigned rows_smem) {
     const unsigned long long rows = tile_descriptor<STREAM>(rows_smem);
 #pragma unroll
-    for (int n = 0; n < STREAM / 16; ++n) {
+    for (int n = 0; n < PART / 16; ++n) {
         ptx::wgmma_mma_async_rs(grad, weights + 4 * n, rows + row_step(n));
     }
     ptx::wgmma_commit_group();
@@ -76,11 +78,10 @@ __device__ __forceinline__ void issue_dq(float (&dq)[PANEL_COLUMNS / 2], unsigne
     ptx::wgmma_commit_group();
 }
 
-// P^T and dS^T of a lane's pairs with PART queries, as packed left operands. statistics: of the tile, from the lane's
-// first query on; key, query: the lane's first.
+// P^T of a lane's pairs as packed left operands, if EARLY_DV; s, the scores, becomes P times the derivative of a soft cap.
+// statistics: of the tile, from the lane's first query on; key, query: the lane's first.
 template <bool EDGE>
-__device__ __forceinline__ void weigh_pairs(unsigned* p, unsigned* ds, const float (&s)[PART / 2],
-                                            const float (&dp)[PART / 2], const HeadScores& scores,
+__device__ __forceinline__ void weigh_pairs(unsigned (&p)[PART / 4], float (&s)[PART / 2], const HeadScores& scores,
                                             const float* statistics, int key, int query) {
     Span seen[2];  // queries that see either key, from the lane's first on
 #pragma unroll
@@ -92,33 +93,53 @@ __device__ __forceinline__ void weigh_pairs(unsigned* p, unsigned* ds, const flo
 #pragma unroll
     for (int n = 0; n < PART / 8; ++n) {
         const float2 minus_lse = *reinterpret_cast<const float2*>(statistics + 8 * n);
-        const float2 delta = *reinterpret_cast<const float2*>(statistics + STREAM + 8 * n);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             float weight[2];
-            float gradient[2];
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                const int at = 4 * n + 2 * half + i;
-                const int other = 8 * n + i;
-                scores.template weigh<EDGE>(weight[i], gradient[i], s[at], dp[at], query + other, key + 8 * half,
-                                            i ? minus_lse.y : minus_lse.x, i ? delta.y : delta.x,
-                                            other >= seen[half].first && other < seen[half].end);
+                float& score = s[4 * n + 2 * half + i];
+                const int column = 8 * n + i;
+                float slope_of_cap = 1.0f;
+                weight[i] = scores.template weight<EDGE>(slope_of_cap, score, query + column, key + 8 * half,
+                                                         i ? minus_lse.y : minus_lse.x,
+                                                         column >= seen[half].first && column < seen[half].end);
+                score = SOFTCAP > 0 ? weight[i] * slope_of_cap : weight[i];
             }
-            p[2 * n + half] = pack_pair(weight[0], weight[1]);
-            ds[2 * n + half] = pack_pair(gradient[0], gradient[1]);
+            if (EARLY_DV) {
+                p[2 * n + half] = pack_pair(weight[0], weight[1]);
+            }
         }
     }
 }
 
-// Stores a warp's dS^T, [16 keys, STREAM queries]. warp: among all consumers'.
-__device__ __forceinline__ void store_ds(unsigned ds_smem, const unsigned (&ds)[STREAM / 4], int warp, int lane) {
-    const unsigned lane_smem = ds_smem + row_block_offset<PANEL_COLUMNS>(lane) + warp * (16 * PANEL_ROW_BYTES);
-    constexpr int BLOCKS = PANEL_COLUMNS / 16;
+// dS^T as packed left operands, and P^T unless weigh_pairs has packed it. weights: as weigh_pairs leaves them.
+__device__ __forceinline__ void score_gradients(unsigned (&p)[PART / 4], unsigned (&ds)[PART / 4],
+                                                const float (&weights)[PART / 2], const float (&dp)[PART / 2],
+                                                const float* statistics) {
 #pragma unroll
-    for (int n = 0; n < STREAM / 16; ++n) {
+    for (int n = 0; n < PART / 8; ++n) {
+        const float2 delta = *reinterpret_cast<const float2*>(statistics + STREAM + 8 * n);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int at = 4 * n + 2 * half;
+            if (!EARLY_DV) {
+                p[2 * n + half] = pack_pair(weights[at], weights[at + 1]);
+            }
+            ds[2 * n + half] = pack_pair(weights[at] * (dp[at] - delta.x), weights[at + 1] * (dp[at + 1] - delta.y));
+        }
+    }
+}
+
+// Stores a warp's dS^T, [16 keys, PART queries], from query `first` of the tile on. warp: among all consumers'.
+__device__ __forceinline__ void store_ds(unsigned ds_smem, const unsigned (&ds)[PART / 4], int first, int warp,
+                                         int lane) {
+    const unsigned lane_smem = ds_smem + row_block_offset<PANEL_COLUMNS>(lane) + warp * (16 * PANEL_ROW_BYTES) +
+                               first / PANEL_COLUMNS * DS_PANEL_BYTES;
+#pragma unroll
+    for (int n = 0; n < PART / 16; ++n) {
         const unsigned frag[4] = {ds[4 * n], ds[4 * n + 1], ds[4 * n + 2], ds[4 * n + 3]};
-        ptx::stmatrix_x4(block_address<PANEL_COLUMNS>(lane_smem, 0, n % BLOCKS) + n / BLOCKS * DS_PANEL_BYTES, frag);
+        ptx::stmatrix_x4(block_address<PANEL_COLUMNS>(lane_smem, 0, first % PANEL_COLUMNS / 16 + n), frag);
     }
 }
 
