@@ -19,6 +19,7 @@ from sdpalab.kernels.flash_varlen import FLASH_VARLEN
 from sdpalab.kernels.fp8 import FP8
 from sdpalab.kernels.fp8_simulated import FP8_SIMULATED
 from sdpalab.kernels.hopper import HOPPER
+from sdpalab.kernels.hopper_backward import HOPPER_BACKWARD
 from sdpalab.kernels.hopper_fp8 import HOPPER_FP8
 from sdpalab.kernels.kernel import CudaKernel, Kernel
 from sdpalab.kernels.scalar import SCALAR
@@ -47,7 +48,7 @@ CUDA_KERNELS: Mapping[str, CudaKernel] = MappingProxyType(
 """The kernels in CUDA C++, from the baseline up: name to kernel."""
 
 GRADIENT_KERNELS: Mapping[str, CudaKernel] = MappingProxyType(
-    {kernel.name: kernel for kernel in (FLASH_BACKWARD_TWO_PASS, FLASH_BACKWARD)}
+    {kernel.name: kernel for kernel in (FLASH_BACKWARD_TWO_PASS, FLASH_BACKWARD, HOPPER_BACKWARD)}
 )
 """The kernels of the backward pass, in CUDA C++, from the simplest up: name to kernel. They take other problems than
 the ladder's, so the campaigns over the ladder leave them out."""

@@ -17,12 +17,11 @@ __device__ __forceinline__ float dot_of_pairs(unsigned one, unsigned other, floa
     return fmaf(a.y, b.y, fmaf(a.x, b.x, sum));
 }
 
-// o, dout: [rows, HEAD_DIM]; delta: [rows], rows over all heads.
-__device__ __forceinline__ void delta_of_rows(const Element* o, const Element* dout, float* delta, long long rows) {
+// delta of a row, in all of its DELTA_LANES lanes; 0 for one that is not `valid`. o, dout: [rows, HEAD_DIM].
+__device__ __forceinline__ float delta_of_row(const Element* o, const Element* dout, long long row, bool valid) {
     const int lane = threadIdx.x % DELTA_LANES;
-    const long long row = static_cast<long long>(blockIdx.x) * (DELTA_THREADS / DELTA_LANES) + threadIdx.x / DELTA_LANES;
     float sum = 0.0f;
-    if (row < rows && lane * 8 < HEAD_DIM) {
+    if (valid && lane * 8 < HEAD_DIM) {
         const uint4 a = reinterpret_cast<const uint4*>(o + row * HEAD_DIM)[lane];
         const uint4 b = reinterpret_cast<const uint4*>(dout + row * HEAD_DIM)[lane];
         sum = dot_of_pairs(a.w, b.w, dot_of_pairs(a.z, b.z, dot_of_pairs(a.y, b.y, dot_of_pairs(a.x, b.x, 0.0f))));
@@ -31,7 +30,19 @@ __device__ __forceinline__ void delta_of_rows(const Element* o, const Element* d
     for (int distance = DELTA_LANES / 2; distance > 0; distance /= 2) {
         sum += __shfl_xor_sync(0xffffffffu, sum, distance);
     }
-    if (row < rows && lane == 0) {
+    return sum;
+}
+
+// This thread's row, of those that a grid of one axis shares out.
+__device__ __forceinline__ long long delta_row() {
+    return static_cast<long long>(blockIdx.x) * (DELTA_THREADS / DELTA_LANES) + threadIdx.x / DELTA_LANES;
+}
+
+// delta: [rows], rows over all heads.
+__device__ __forceinline__ void delta_of_rows(const Element* o, const Element* dout, float* delta, long long rows) {
+    const long long row = delta_row();
+    const float sum = delta_of_row(o, dout, row, row < rows);
+    if (row < rows && threadIdx.x % DELTA_LANES == 0) {
         delta[row] = sum;
     }
 }

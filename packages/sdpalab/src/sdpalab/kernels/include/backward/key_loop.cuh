@@ -10,7 +10,7 @@
 
 #include "backward/query_gradient.cuh"
 #include "backward/sum_order.cuh"
-#include "tile/ceil_div.cuh"
+#include "backward/tiles_seen.cuh"
 #include "tile/panels.cuh"
 
 constexpr int Q_OFFSET = 2 * OWN_BYTES;  // behind K and V
@@ -20,22 +20,6 @@ constexpr int STATISTICS_OFFSET = DS_OFFSET + DS_BYTES;
 
 static_assert(DO_STAGES == 1 || DO_STAGES == 2, "DO_STAGES is 1 or 2");
 static_assert(DS_BYTES % 1024 == 0, "the swizzle repeats every 8 rows of 128 bytes");
-
-// Tiles of queries [first, end) that see a key of the tile, and, for each of them, the tiles of keys that it sees.
-struct TilesSeen {
-    Entry entry;
-
-    __device__ __forceinline__ Span of_keys(int first_key) const {
-        const int end_key = min(first_key + BLOCK, entry.keys);
-        const Span rows = first_key < end_key ? entry.queries_of(first_key, end_key - 1) : Span{0, 0};
-        return rows.first < rows.end ? Span{rows.first / STREAM, ceil_div(rows.end, STREAM)} : Span{0, 0};
-    }
-
-    __device__ __forceinline__ Span of_queries(int tile) const {
-        const Span keys = entry.keys_of(tile * STREAM, min((tile + 1) * STREAM, entry.queries) - 1);
-        return Span{keys.first / BLOCK, ceil_div(keys.end, BLOCK)};
-    }
-};
 
 // This thread's warp and lane, read again at each place: values derived from them then occupy no registers between.
 struct Place {

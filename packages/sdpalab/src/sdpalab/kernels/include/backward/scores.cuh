@@ -89,8 +89,19 @@ struct HeadScores {
     template <bool EDGE>
     __device__ __forceinline__ void weigh(float& p, float& ds, float s, float dp, int query, int key, float minus_lse,
                                           float delta) const {
-        float exponent;
         float slope_of_cap = 1.0f;
+        p = weight<EDGE>(slope_of_cap, s, query, key, minus_lse, !EDGE || entry.sees(query, key));
+        ds = p * (dp - delta);
+        if constexpr (SOFTCAP > 0) {
+            ds *= slope_of_cap;
+        }
+    }
+
+    // P of a pair, and the derivative of a soft cap. seen: whether the window and the lengths show the query the key.
+    template <bool EDGE>
+    __device__ __forceinline__ float weight(float& slope_of_cap, float s, int query, int key, float minus_lse,
+                                            bool seen) const {
+        float exponent;
         if constexpr (SOFTCAP > 0 || ALIBI_SLOPES || ATTN_MASK == 2) {
             Score score{s * scale, 1.0f};
             if constexpr (SOFTCAP > 0) {
@@ -109,18 +120,14 @@ struct HeadScores {
         } else {
             exponent = fmaf(s, scale, minus_lse);
         }
-        p = ptx::ex2_approx_ftz_f32(exponent * LOG2_E);
+        const float p = ptx::ex2_approx_ftz_f32(exponent * LOG2_E);
         if constexpr (EDGE) {
-            bool seen = entry.sees(query, key);
             if constexpr (ATTN_MASK == 1) {
                 seen = seen && query < entry.queries && mask[place(query, key)] != 0;
             }
-            p = seen ? p : 0.0f;
+            return seen ? p : 0.0f;
         }
-        ds = p * (dp - delta);
-        if constexpr (SOFTCAP > 0) {
-            ds *= slope_of_cap;
-        }
+        return p;
     }
 
     __device__ __forceinline__ long long place(int query, int key) const {

@@ -52,6 +52,15 @@ __device__ __forceinline__ void cp_async_bulk_tensor_5d_load(unsigned dst_smem, 
 }
 
 // A store; elements outside the tensor are not written. Its completion belongs to the thread's bulk group.
+__device__ __forceinline__ void cp_async_bulk_tensor_3d_store(const TensorMap& map, int c0, int c1, int c2,
+                                                              unsigned src_smem) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];"
+                 :
+                 : "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(src_smem)
+                 : "memory");
+}
+
+// The same with four axes.
 __device__ __forceinline__ void cp_async_bulk_tensor_4d_store(const TensorMap& map, int c0, int c1, int c2, int c3,
                                                               unsigned src_smem) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];"
@@ -69,6 +78,25 @@ __device__ __forceinline__ void cp_async_bulk_tensor_5d_store(const TensorMap& m
                  : "memory");
 }
 
+// "Data Movement: cp.async.bulk". One thread loads `bytes` bytes, a multiple of 16, between addresses that are multiples
+// of 16; the mbarrier counts them.
+__device__ __forceinline__ void cp_async_bulk_load(unsigned dst_smem, const void* src_global, unsigned bytes,
+                                                   unsigned mbar_smem) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 :
+                 : "r"(dst_smem), "l"(src_global), "r"(bytes), "r"(mbar_smem)
+                 : "memory");
+}
+
+// "Data Movement: cp.reduce.async.bulk". Adds float32 values to those in global memory, each atomically and in no order;
+// sizes and addresses as above. Its completion belongs to the thread's bulk group.
+__device__ __forceinline__ void cp_reduce_async_bulk_add_f32(float* dst_global, unsigned src_smem, unsigned bytes) {
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
+                 :
+                 : "l"(dst_global), "r"(src_smem), "r"(bytes)
+                 : "memory");
+}
+
 // "... cp.async.bulk.commit_group"
 __device__ __forceinline__ void cp_async_bulk_commit_group() {
     asm volatile("cp.async.bulk.commit_group;" : : : "memory");
@@ -79,6 +107,12 @@ __device__ __forceinline__ void cp_async_bulk_commit_group() {
 template <int PENDING>
 __device__ __forceinline__ void cp_async_bulk_wait_group_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" : : "n"(PENDING) : "memory");
+}
+
+// The same without .read: their writes are complete, and visible to this thread.
+template <int PENDING>
+__device__ __forceinline__ void cp_async_bulk_wait_group() {
+    asm volatile("cp.async.bulk.wait_group %0;" : : "n"(PENDING) : "memory");
 }
 
 // "Parallel Synchronization: membar, fence", between the generic proxy and the async one: writes to shared memory by

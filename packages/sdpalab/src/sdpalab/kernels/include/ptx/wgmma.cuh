@@ -11,6 +11,7 @@
 
 #include "tile/dtype.cuh"
 
+constexpr int WARPGROUP_M = 64;  // rows of a product
 constexpr int PANEL_COLUMNS = 64;
 constexpr int PANEL_ROW_BYTES = PANEL_COLUMNS * static_cast<int>(sizeof(Element));
 constexpr int SWIZZLE_BYTES = 8 * PANEL_ROW_BYTES;
@@ -35,22 +36,28 @@ __device__ __forceinline__ void wgmma_wait_group() {
 
 // "wgmma.mma_async". A thread has N / 2 accumulators of d[64, N]: 4n + i is column 8n + 2 (lane % 4) + i % 2 of row
 // 16 warp + lane / 4 + 8 (i / 2), as for mma_m16n8k16. In the statement they are the first operands; the others follow.
-#define WGMMA_D8(i)                                                                                           \
+#define WGMMA_D8_FROM(i)                                                                                           \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
         "+f"(d[i + 7])
-#define WGMMA_D32_FROM(i) WGMMA_D8(i), WGMMA_D8(i + 8), WGMMA_D8(i + 16), WGMMA_D8(i + 24)
+#define WGMMA_D8 WGMMA_D8_FROM(0)
+#define WGMMA_D16 WGMMA_D8_FROM(0), WGMMA_D8_FROM(8)
+#define WGMMA_D32_FROM(i) WGMMA_D8_FROM(i), WGMMA_D8_FROM(i + 8), WGMMA_D8_FROM(i + 16), WGMMA_D8_FROM(i + 24)
 #define WGMMA_D32 WGMMA_D32_FROM(0)
-#define WGMMA_D40 WGMMA_D32, WGMMA_D8(32)
+#define WGMMA_D40 WGMMA_D32, WGMMA_D8_FROM(32)
+#define WGMMA_D48 WGMMA_D40, WGMMA_D8_FROM(40)
 #define WGMMA_D64 WGMMA_D32, WGMMA_D32_FROM(32)
-#define WGMMA_D88 WGMMA_D64, WGMMA_D8(64), WGMMA_D8(72), WGMMA_D8(80)
+#define WGMMA_D88 WGMMA_D64, WGMMA_D8_FROM(64), WGMMA_D8_FROM(72), WGMMA_D8_FROM(80)
 #define WGMMA_D128 WGMMA_D64, WGMMA_D32_FROM(64), WGMMA_D32_FROM(96)
-#define WGMMA_NAMES_32                                                       \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define WGMMA_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define WGMMA_NAMES_16 WGMMA_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define WGMMA_NAMES_32 \
+    WGMMA_NAMES_16     \
+    ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define WGMMA_NAMES_40 WGMMA_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define WGMMA_NAMES_48 WGMMA_NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define WGMMA_NAMES_64                                                            \
-    WGMMA_NAMES_40                                                                \
-    ", %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54" \
+    WGMMA_NAMES_48                                                                \
+    ", %48, %49, %50, %51, %52, %53, %54" \
     ", %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define WGMMA_NAMES_88                                                                 \
     WGMMA_NAMES_64                                                                     \
@@ -67,22 +74,25 @@ __device__ __forceinline__ void wgmma_wait_group() {
 #define WGMMA_TYPES "k16.f32.f16.f16 "
 #endif
 
-// d[64, N] = a[64, 16] * b[N, 16]^T, plus d if it ACCUMULATES; both operands are in shared memory and run along k.
-#define WGMMA_SS(N, ACCUMULATORS, A, B, ADDS)                                                                          \
+// d[64, N] = a[64, 16] * b[N, 16]^T, plus d if it ACCUMULATES; both operands are in shared memory and run along k. Those
+// of _transposed are a[16, 64] and b[16, N]: their rows run along m and n.
+#define WGMMA_SS(NAME, N, ACCUMULATORS, A, B, ADDS, TRANSPOSED)                                                        \
     template <bool ACCUMULATES>                                                                                        \
-    __device__ __forceinline__ void wgmma_mma_async_ss(float (&d)[ACCUMULATORS], unsigned long long a,                 \
-                                                       unsigned long long b) {                                         \
+    __device__ __forceinline__ void NAME(float (&d)[ACCUMULATORS], unsigned long long a, unsigned long long b) {       \
         asm volatile("{ .reg .pred adds;\nsetp.ne.b32 adds, " ADDS ", 0;\n"                                            \
                      "wgmma.mma_async.sync.aligned.m64n" #N WGMMA_TYPES "{" WGMMA_NAMES_##ACCUMULATORS "}, " A ", " B  \
-                     ", adds, 1, 1, 0, 0; }"                                                                           \
+                     ", adds, 1, 1, " TRANSPOSED "; }"                                                                 \
                      : WGMMA_D##ACCUMULATORS                                                                           \
                      : "l"(a), "l"(b), "n"(static_cast<int>(ACCUMULATES))                                              \
                      : "memory");                                                                                      \
     }
-WGMMA_SS(64, 32, "%32", "%33", "%34")
-WGMMA_SS(80, 40, "%40", "%41", "%42")
-WGMMA_SS(128, 64, "%64", "%65", "%66")
-WGMMA_SS(176, 88, "%88", "%89", "%90")
+WGMMA_SS(wgmma_mma_async_ss, 16, 8, "%8", "%9", "%10", "0, 0")
+WGMMA_SS(wgmma_mma_async_ss, 32, 16, "%16", "%17", "%18", "0, 0")
+WGMMA_SS(wgmma_mma_async_ss, 64, 32, "%32", "%33", "%34", "0, 0")
+WGMMA_SS(wgmma_mma_async_ss, 80, 40, "%40", "%41", "%42", "0, 0")
+WGMMA_SS(wgmma_mma_async_ss, 128, 64, "%64", "%65", "%66", "0, 0")
+WGMMA_SS(wgmma_mma_async_ss, 176, 88, "%88", "%89", "%90", "0, 0")
+WGMMA_SS(wgmma_mma_async_ss_transposed, 64, 32, "%32", "%33", "%34", "1, 1")
 
 // d[64, N] += a[64, 16] * b[16, N]: a in registers, as for mma_m16n8k16; b in shared memory, its rows along n.
 #define WGMMA_RS(N, ACCUMULATORS, A, B)                                                                              \
@@ -95,6 +105,7 @@ WGMMA_SS(176, 88, "%88", "%89", "%90")
                      : "memory");                                                                                    \
     }
 WGMMA_RS(64, 32, "%32, %33, %34, %35", "%36")
+WGMMA_RS(96, 48, "%48, %49, %50, %51", "%52")
 WGMMA_RS(128, 64, "%64, %65, %66, %67", "%68")
 WGMMA_RS(256, 128, "%128, %129, %130, %131", "%132")
 
@@ -120,6 +131,12 @@ __device__ __forceinline__ void hold(unsigned (&registers)[COUNT]) {
     for (int i = 0; i < COUNT; ++i) {
         asm volatile("" : "+r"(registers[i]) : : "memory");
     }
+}
+
+// The compiler considers x changed: it does not compute values that depend on it ahead of this statement, for which there
+// may be no registers.
+__device__ __forceinline__ void hold(int& x) {
+    asm volatile("" : "+r"(x));
 }
 
 // "Matrix Descriptor Format" of a swizzled tile [ROWS, columns] at smem: addresses and offsets in units of 16 bytes,

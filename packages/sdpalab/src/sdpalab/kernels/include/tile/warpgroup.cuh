@@ -15,8 +15,6 @@
 #include "schedule/query_tiles.cuh"
 #include "softmax/online.cuh"
 
-constexpr int WARPGROUP_M = 64;
-
 // Applies the sign of the scale, the cap and the mask to a tile's scores, in place. columns: policy Seen at this tile
 // (mainloop/warpgroups.cuh). ONE_BRANCH: one branch around sign and mask, which most steps skip; it takes registers.
 template <bool ONE_BRANCH, int SCORES, class Columns>
