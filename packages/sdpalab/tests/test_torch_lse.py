@@ -10,6 +10,7 @@ import setuptools as setuptools  # replaces distutils for inductor's C++, and mu
 import torch
 
 from sdpalab import UserError, attention_with_lse, explain, no_fallback
+from sdpalab.torch_api.ops import call_of
 
 Tensor = torch.Tensor
 
@@ -65,9 +66,8 @@ def test_parts_merge_by_it() -> None:
 def test_opcheck(name: str) -> None:
     (q, k, v), more = CASES[name]
     given = [x.detach().requires_grad_() for x in (q, k, v)]
-    torch.library.opcheck(
-        torch.ops.sdpalab.attention_with_lse.default, (*given, more.get("is_causal", False), more.get("scale"))
-    )
+    call = call_of(*given, more.get("is_causal", False), more.get("scale"))
+    torch.library.opcheck(torch.ops.sdpalab.flash_attention.default, (*call.arguments, True, True, False))
 
 
 def test_gradients_are_those_of_the_function() -> None:

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import sdpalab
 from sdpalab import UserError, explain, no_fallback, scaled_dot_product_attention
-from sdpalab.torch_api.kernels import copied
+from sdpalab.torch_api.ops import call_of
 from warpsan.gpus import GPUS, Gpu, device_name, gpu_of_device
 
 Tensor = torch.Tensor
@@ -192,7 +192,6 @@ REASONS: dict[str, Callable[[], Any]] = {
     "the tensors are not on a CUDA GPU": lambda: (qkv(), {}),
     "key padding masks and additive bias stay with torch": lambda: (qkv(), {"attn_mask": MASK}),
     "the kernels have no dropout": lambda: (qkv(), {"dropout_p": 0.1}),
-    "gradients are required": lambda: (tuple(tensor.clone().requires_grad_() for tensor in qkv()), {}),
     "tensors of rank 4, not 3, 3 and 3": lambda: ([on_gpu(4, 9, 64)] * 3, {}),
     "k and v of one shape, with the batch": lambda: ([on_gpu(*GPU), on_gpu(*GPU), on_gpu(2, 4, 9, 32)], {}),
     "the heads of k and v broadcast": lambda: ([on_gpu(*GPU), on_gpu(2, 1, 9, 64), on_gpu(2, 1, 9, 64)], {}),
@@ -242,8 +241,8 @@ def test_the_name_of_a_device_leads_back_to_its_gpu(gpu: Gpu) -> None:
 
 def test_what_is_copied_is_what_is_not_contiguous() -> None:
     q, k, v = strided()
-    assert copied(q, k.contiguous(), v) == {"query": q.numel() * 4, "value": v.numel() * 4}
-    assert copied(*qkv()) == {}
+    assert call_of(q, k.contiguous(), v, True, None).copied() == {"query": q.numel() * 4, "value": v.numel() * 4}
+    assert call_of(*qkv(), True, None).copied() == {}
 
 
 def test_what_torch_computes_needs_no_preparation() -> None:

@@ -31,9 +31,12 @@ if TYPE_CHECKING:
     from sdpalab.kernels.triton_kernel import TritonKernel
     from sdpalab.problem import MISSION, NAMED_PROBLEMS, TWELVE_CASES, Problem
     from sdpalab.search.tuning import TuneResult, tune
+    from sdpalab.torch_api.explaining import Explanation, explain, explain_call, prepare
+    from sdpalab.torch_api.flash_attn import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
     from sdpalab.torch_api.kernels import reload_proofs
     from sdpalab.torch_api.lse import attention_with_lse
-    from sdpalab.torch_api.ops import Explanation, explain, no_fallback, prepare, scaled_dot_product_attention
+    from sdpalab.torch_api.mode import no_fallback
+    from sdpalab.torch_api.ops import scaled_dot_product_attention
 
 __all__ = [
     "MISSION",
@@ -64,6 +67,10 @@ __all__ = [
     "attention_with_lse",
     "evaluate",
     "explain",
+    "explain_call",
+    "flash_attn_func",
+    "flash_attn_varlen_func",
+    "flash_attn_with_kvcache",
     "judge",
     "judge_many",
     "no_fallback",
@@ -96,9 +103,12 @@ _HOME = {
     "sdpalab.kernels.triton_kernel": ("TritonKernel",),
     "sdpalab.problem": ("MISSION", "NAMED_PROBLEMS", "TWELVE_CASES", "Problem"),
     "sdpalab.search.tuning": ("TuneResult", "tune"),
+    "sdpalab.torch_api.explaining": ("Explanation", "explain", "explain_call", "prepare"),
+    "sdpalab.torch_api.flash_attn": ("flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"),
     "sdpalab.torch_api.kernels": ("reload_proofs",),
     "sdpalab.torch_api.lse": ("attention_with_lse",),
-    "sdpalab.torch_api.ops": ("Explanation", "explain", "no_fallback", "prepare", "scaled_dot_product_attention"),
+    "sdpalab.torch_api.mode": ("no_fallback",),
+    "sdpalab.torch_api.ops": ("scaled_dot_product_attention",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

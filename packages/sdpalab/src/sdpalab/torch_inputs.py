@@ -10,7 +10,7 @@ import torch
 from sdpalab.errors import UserError
 from sdpalab.run import torch_gpu
 
-__all__ = ["check_together", "why_not_shapes", "why_not_tensors"]
+__all__ = ["autocast", "check_together", "needs_gradients", "why_not_shapes", "why_not_tensors"]
 
 Tensor = torch.Tensor
 
@@ -50,6 +50,20 @@ def check_together(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> None:
             )
 
 
+def needs_gradients(*tensors: Tensor) -> bool:
+    """Whether autograd records a function of these tensors."""
+    return torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+
+
+def autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The tensors in the dtype of a surrounding ``torch.autocast``, as torch casts them for its own attention."""
+    device = q.device.type
+    if device == "meta" or not torch.is_autocast_enabled(device) or q.dtype == torch.float64:
+        return q, k, v
+    dtype = torch.get_autocast_dtype(device)
+    return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
 def why_not_tensors(
     q: Tensor,
     k: Tensor,
@@ -68,14 +82,10 @@ def why_not_tensors(
         return "the kernels take no attn_mask: key padding masks and additive bias stay with torch"
     if dropout_p:
         return "the kernels have no dropout"
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return "gradients are required, and the kernels compute the forward pass only"
     if q.is_nested or k.is_nested or v.is_nested:
         return "the kernels take no nested tensors"
     if not anywhere and torch_gpu.ordinal_of(q) is None:
         return "the tensors are not on a CUDA GPU"
-    if torch.is_autocast_enabled("cuda"):
-        return "autocast may change the dtype"
     reason = why_not_shapes(q, k, v)
     if reason is not None:
         return reason

@@ -27,7 +27,7 @@ from certificate_sample import (
 from sdpalab.bugs import replace_once
 from sdpalab.errors import MachineError
 from sdpalab.evidence.store import choice, lookup
-from sdpalab.evidence.store.choice import Choice, GpuPlatform, choose
+from sdpalab.evidence.store.choice import Choice, GpuPlatform, choose, compares, function_of
 from sdpalab.evidence.store.files import ArrayStore
 from sdpalab.evidence.store.folders import folder_of, records_folder
 from sdpalab.evidence.store.lookup import Records, forget, records_on
@@ -158,6 +158,53 @@ def test_a_kernel_without_a_time_is_said_to_have_none(case: Case) -> None:
     assert "has no time of flash: LEFT OUT: too slow; run: " in selected.reason
 
 
+VARLEN = Problem(4, 8, 200, 64, layout="varlen", q_lengths=(200, 3, 0, 50), kv_lengths=(200, 9, 4, 40), causal=True)
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        (VARLEN.with_(q_lengths=(60, 60, 60, 60), kv_lengths=(61, 61, 61, 61)), True),
+        (VARLEN.with_(batch=3, q_lengths=(200, 20, 20), kv_lengths=(200, 30, 20)), True),
+        (VARLEN.with_(q_lengths=(200, 60, 0, 50)), False),  # 310 rows
+        (VARLEN.with_(batch=2, q_lengths=(200, 50), kv_lengths=(200, 50)), False),
+        (VARLEN.with_(causal=False), False),
+        (VARLEN.with_(layout="varlen:gaps"), False),
+        (VARLEN.with_(head_dim=128), False),
+    ],
+)
+def test_a_comparison_of_packed_sequences_holds_for_sizes_up_to_a_power_of_two(other: Problem, same: bool) -> None:
+    assert compares(VARLEN, other) is same
+    assert not compares(JUDGED, JUDGED.with_(seq_q=59, seq_kv=59))
+
+
+@pytest.mark.parametrize(
+    ("problem", "function"),
+    [
+        (JUDGED, "scaled_dot_product_attention"),
+        (JUDGED.with_(task="backward"), "scaled_dot_product_attention"),
+        (JUDGED.with_(window_size=(4, 4)), "flash_attn_func"),
+        (JUDGED.with_(seq_kv=70, causal=True, bottom_right=True), "flash_attn_func"),
+        (VARLEN, "flash_attn_varlen_func"),
+        (JUDGED.with_(layout="paged:16"), "flash_attn_with_kvcache"),
+        (JUDGED.with_(sinks=True), "no function of torch"),
+        (JUDGED.with_(kv_lengths=(9,)), "no function of torch"),
+    ],
+)
+def test_the_function_of_a_problem(problem: Problem, function: str) -> None:
+    assert function_of(problem) == function
+
+
+def test_a_kernel_without_an_order_of_sums_does_not_run_where_bits_must_be_equal() -> None:
+    gradients = Problem(1, 2, 64, 64, task="backward")
+    asked = {"lse": False, "deterministic": True}
+    assert "adds dq in any order" in str(choice._why_not(gradients, "flash_backward", "DETERMINISTIC=0", **asked))
+    assert choice._why_not(gradients, "flash_backward", "DETERMINISTIC=1", **asked) is None
+    assert "writes the log-sum-exp" in str(
+        choice._why_not(gradients, "flash_backward", "DETERMINISTIC=1", lse=True, deterministic=True)
+    )
+
+
 def test_the_newest_comparison_of_a_code_decides(case: Case) -> None:
     early, late = (datetime(2026, month, 1, tzinfo=timezone.utc) for month in (1, 2))
     slower_since = chosen(stored_verdict(case), stored_times(FASTER, when=early), stored_times(SLOWER, when=late))
@@ -260,7 +307,7 @@ def test_a_kernel_whose_source_changed_is_torch_again(case: Case, monkeypatch: p
         numerics=FLASH.numerics,
         source=replace_once(FLASH.source.read_text(), ("lse, scale)", "lse, 1.1f * scale)")),
     )
-    monkeypatch.setattr(choice, "KERNELS", {"flash": changed})
+    monkeypatch.setattr(choice, "get", {"flash": changed}.__getitem__)
     assert flash_build().code_sha256 != code_with(changed)
     selected = chosen(*records)
     assert selected.kernel is None

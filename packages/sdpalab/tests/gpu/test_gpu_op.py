@@ -20,6 +20,7 @@ from sdpalab.run import GpuExecutor, torch_gpu
 from sdpalab.run.gpu_launch import arch_of
 from sdpalab.run.torch_launch import TorchLaunch
 from sdpalab.torch_api import ops
+from sdpalab.torch_api.calls import AttentionCall
 
 pytestmark = pytest.mark.gpu
 
@@ -70,8 +71,8 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     kernel = CertifiedKernel(Certificate("flash", "", "", arch, frozenset(), frozenset(), "a test"), plan, builds)
     count = 0
 
-    def certified(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> tuple[CertifiedKernel | None, str]:
-        fits = q.dtype == torch.float16 and tuple(q.shape) == PROBLEM.q_shape and tuple(k.shape) == PROBLEM.kv_shape
+    def certified(call: AttentionCall, **_: Any) -> tuple[CertifiedKernel | None, str]:
+        fits = call.problem() == PROBLEM
         return (kernel, "a test") if fits else (None, "this test proves it for one problem")
 
     launch = ops.launch
@@ -130,17 +131,15 @@ def test_compiled_code_runs_the_kernel(device: torch.device, launches: Callable[
 
 
 def test_autocast(device: torch.device, launches: Callable[[], int]) -> None:
-    """The kernel takes tensors that autocast leaves as they are; torch handles those it would cast."""
+    """The kernel gets tensors in the dtype of autocast."""
     half, single = qkv(device), qkv(device, dtype=torch.float32)
     # The stand-in's torch has autocast to float16 on a CPU, too.
     with torch.autocast(device.type, dtype=torch.float16):
         out = attention(*half)
-        fallen = attention(*single)
-        wanted = functional.scaled_dot_product_attention(*single, is_causal=True, enable_gqa=True)
-    assert launches() == 1
+        cast = attention(*single)
+    assert launches() == 2
     assert error(out, *half) < LIMIT
-    assert fallen.dtype == wanted.dtype
-    assert torch.equal(fallen, wanted)
+    assert torch.equal(cast, attention(*(each.half() for each in single)))
 
 
 def test_a_cuda_graph_replays_the_kernel_on_new_values(cuda: torch.device, launches: Callable[[], int]) -> None:

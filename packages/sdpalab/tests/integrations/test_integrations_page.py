@@ -1,4 +1,4 @@
-"""The snippets of docs/integrations.md run, and print what the page shows."""
+"""The snippets of docs/integrations.md and docs/flash-attn.md run, and print what the pages show."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch.nn import attention as registry
 import sdpalab
 
 
-def snippet(root: Path, heading: str) -> tuple[str, str]:
+def snippet(root: Path, heading: str, page: str = "integrations.md") -> tuple[str, str]:
     """The Python of a section, and the output that the page shows after it."""
-    page = root / "packages" / "sdpalab" / "docs" / "integrations.md"
-    section = page.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    path = root / "packages" / "sdpalab" / "docs" / page
+    section = f"\n{path.read_text()}".split(f"\n{heading}\n")[1].split("\n## ")[0]
     (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     shown = "\n".join(line[4:] for line in section.splitlines() if line.startswith("    ") and line not in code)
     return code, shown
@@ -25,7 +25,7 @@ def test_transformers(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers", reason="needs transformers: pip install 'sdpalab[transformers]'")
     from sdpalab.integrations import transformers as integration
 
-    code, shown = snippet(root, "transformers")
+    code, shown = snippet(root, "## transformers")
     try:
         exec(code, {})
     finally:
@@ -33,10 +33,16 @@ def test_transformers(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip() == shown.strip() != ""
 
 
+def test_functions_of_flash_attn(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, shown = snippet(root, "# FlashAttention's functions", "flash-attn.md")
+    exec(code, {})
+    assert capsys.readouterr().out.strip() == shown.strip() != ""
+
+
 @pytest.mark.skipif(not hasattr(registry, "register_flash_attention_impl"), reason="needs torch 2.11 or newer")
 @pytest.mark.skipif(torch.version.cuda is not None, reason="needs a torch without CUDA, to put a flash attention there")
 def test_the_registry_of_torch(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _ = snippet(root, "torch's registry of flash attentions")
+    code, _ = snippet(root, "## torch's registry of flash attentions")
     q, k, v = torch.randn(3, 1, 2, 8, 16).unbind()
     active = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -136,6 +136,40 @@ def test_gradients(family: str) -> None:
     eager, ours = (dict(model.named_parameters()) for model in pair(family))
     for name, parameter in ours.items():
         torch.testing.assert_close(parameter.grad, eager[name].grad, msg=lambda text, name=name: f"{name}: {text}")
+
+
+PROMPTS = [[2, 3, 4, 5], [6, 7], [8, 9, 10, 11, 12, 13, 14], [15], [16, 17, 18, 19]]
+
+
+@pytest.fixture
+def in_place_of_sdpa() -> Iterator[None]:
+    interfaces = transformers.AttentionInterface(), transformers.AttentionMaskInterface()
+    theirs = [interface["sdpa"] for interface in interfaces]
+    integration.register("sdpa", replace=True)
+    integration.register("sdpa", replace=True)
+    yield
+    integration.unregister("sdpa")
+    assert [interface["sdpa"] for interface in interfaces] == theirs
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_continuous_batching_with_a_paged_cache(window: int | None, in_place_of_sdpa: None) -> None:
+    if not hasattr(transformers, "ContinuousBatchingConfig"):
+        pytest.skip("this transformers has no configuration of continuous batching")
+    # With large weights each token depends on the keys that attention sees.
+    sizes = {**SIZES, "initializer_range": 1.0}
+    family = transformers.LlamaConfig if window is None else partial(transformers.MistralConfig, sliding_window=window)
+    eager, served = (model_of(family(**sizes), name) for name in ("eager", "sdpa"))
+    few = transformers.ContinuousBatchingConfig(num_blocks=8, block_size=4, max_batch_tokens=8)
+    config = transformers.GenerationConfig(max_new_tokens=5, do_sample=False, eos_token_id=-1, pad_token_id=PAD)
+    with integration.recorded() as calls:
+        outputs = served.generate_batch(PROMPTS, generation_config=config, continuous_batching_config=few)
+    assert {why.reason for why in calls} == {"the tensors are not on a CUDA GPU"}
+    assert sum(calls.values()) > 5 * LAYERS  # the prompts do not fit into one batch
+    tokens = {tuple(each.prompt_ids): each.generated_tokens for each in outputs.values()}
+    for prompt in PROMPTS:
+        right = eager.generate(torch.tensor([prompt]), max_new_tokens=5, do_sample=False)[0, len(prompt) :].tolist()
+        assert tokens[tuple(prompt)] == right
 
 
 def test_without_the_mask_interface_a_padded_batch_is_wrong() -> None:

@@ -37,18 +37,47 @@ def _measurements(record: object) -> list[dict[str, object]]:
     return measurements
 
 
-OP = """
-import torch, sdpalab
-from sdpalab.torch_api import kernels as torch_kernels
-from sdpalab.kernels.registry import KERNELS
-from sdpalab.problem import Problem
+PROVEN = """
+import functools, torch, sdpalab
 from types import SimpleNamespace
-kernel, problem = KERNELS["hopper"], Problem(1, 2, 70, 64)
 from sdpalab.compile import build
-plan = kernel.launch_plan(problem)
-builds = tuple(build(step.module, "sm_90a") for step in plan.launches)
-found = SimpleNamespace(plan=plan, builds=builds, certificate=SimpleNamespace(kernel="hopper", arch="sm_90a"))
-torch_kernels._certified_for = lambda *args: (found, "a test says so")
+from sdpalab.kernels.registry import get
+from sdpalab.torch_api import kernels as torch_kernels
+
+def proves(arch, forward, backward=None, **knobs):
+    # What is proven is given: these kernels, for any problem that they take.
+    @functools.lru_cache
+    def certified(problem, ordinal, lse, deterministic):
+        name = backward if problem.backward else forward
+        if name is None:
+            return None, "a test says so"
+        kernel = get(name)
+        plan = kernel.launch_plan(problem, lse=lse)
+        builds = tuple(build(step.module, arch) for step in plan.launches)
+        certificate = SimpleNamespace(kernel=name, arch=arch)
+        return SimpleNamespace(plan=plan, builds=builds, certificate=certificate), "a test says so"
+
+    torch_kernels._certified_for = certified
+
+def near(given, right, most=4e-3):
+    assert given.shape == right.shape, (given.shape, right.shape)
+    error = (given.double() - right).abs().max()
+    assert error < most, error
+
+def exact(q, k, v, shift):
+    # Attention in float64 of one sequence [S, H, D], causal, with its log-sum-exp [H, S].
+    q, k, v = (each.double().transpose(0, 1) for each in (q, k, v))
+    k, v = (each.repeat_interleave(len(q) // len(k), 0) for each in (k, v))
+    hidden = torch.ones(q.shape[1], k.shape[1]).triu(1 + shift).bool()
+    scores = (q @ k.mT * q.shape[2] ** -0.5).masked_fill(hidden, float("-inf"))
+    return (scores.softmax(-1) @ v).transpose(0, 1), scores.logsumexp(-1)
+
+torch.manual_seed(0)
+def randn(*shape):
+    return torch.randn(shape).half()
+"""
+OP = """
+proves("sm_90a", "hopper")
 for seed in (0, 1, 2):
     torch.manual_seed(seed)
     # Views into larger tensors: what is launched on must not touch what lies beside.
@@ -57,16 +86,73 @@ for seed in (0, 1, 2):
     q, k, v = big[0], big[1], big[3]
     with sdpalab.no_fallback():
         out = sdpalab.scaled_dot_product_attention(q, k, v)
-    right = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double())
-    assert (out.double() - right).abs().max() < 2e-3, seed
+    near(out, torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double()), 2e-3)
     assert torch.equal(big, kept)
 print(sdpalab.explain(q, k, v))
+"""
+DENSE = """
+proves("sm_90a", "flash", "flash_backward_two_pass")
+q, k, v = randn(1, 33, 2, 64), randn(1, 40, 1, 64), randn(1, 40, 1, 64)
+print(sdpalab.explain_call(sdpalab.flash_attn_func, q, k, v, causal=True))
+weights = torch.randn(1, 33, 2, 64).half()
+leaves = [each.clone().requires_grad_() for each in (q, k, v)]
+print(sdpalab.explain_call(sdpalab.flash_attn_func, *leaves, causal=True))
+with sdpalab.no_fallback():
+    out = sdpalab.flash_attn_func(*leaves, causal=True)
+grads = torch.autograd.grad(out, leaves, weights)
+wide = [each.double().requires_grad_() for each in (q, k, v)]
+right = exact(*(each[0] for each in wide), 7)[0][None]
+near(out, right)
+for given, wanted in zip(grads, torch.autograd.grad(right, wide, weights.double())):
+    near(given, wanted, 2e-2)
+"""
+VARLEN = """
+proves("sm_90a", "flash_varlen")
+q, k, v = randn(64, 2, 64), randn(75, 1, 64), randn(75, 1, 64)
+ends_q, ends_k = [0, 3, 3, 60], [0, 11, 15, 75]
+more = [torch.tensor(ends, dtype=torch.int32) for ends in (ends_q, ends_k)]
+with sdpalab.no_fallback():
+    out, lse, _ = sdpalab.flash_attn_varlen_func(q, k, v, *more, 57, 60, causal=True, return_attn_probs=True)
+assert (out.shape, lse.shape) == ((64, 2, 64), (2, 64))
+for n in (0, 2):
+    rows, keys = slice(*ends_q[n : n + 2]), slice(*ends_k[n : n + 2])
+    right = exact(q[rows], k[keys], v[keys], (keys.stop - keys.start) - (rows.stop - rows.start))
+    near(out[rows], right[0])
+    near(lse[:, rows], right[1])
+"""
+CACHE = """
+proves("sm_90a", "flash_decode")
+for paged in (True, False):
+    q, k, v = randn(2, 2, 4, 64), randn(2, 2, 1, 64), randn(2, 2, 1, 64)
+    lengths, table = torch.tensor([20, 3], dtype=torch.int32), torch.tensor([[4, 1], [2, -1]], dtype=torch.int32)
+    shape = (6, 16, 1, 64) if paged else (2, 32, 1, 64)
+    k_cache, v_cache = randn(*shape), randn(*shape)
+    more = {"block_table": table} if paged else {}
+    with sdpalab.no_fallback(), torch.no_grad():
+        out = sdpalab.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=lengths, causal=True, **more)
+    for n, count in enumerate((22, 5)):
+        pages = [4, 1] if n == 0 else [2]
+        both = k_cache, v_cache
+        keys, values = (each[pages].flatten(0, 1)[:count] if paged else each[n, :count] for each in both)
+        assert torch.equal(keys[-2:], k[n])
+        near(out[n], exact(q[n], keys, values, count - 2)[0])
 """
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("script", [DENSE, VARLEN, CACHE], ids=["dense", "varlen", "cache"])
+def test_functions_of_flash_attn_launch_proven_kernels(standin: StandIn, script: str) -> None:
+    done = standin.run(PROVEN + script)
+    assert done.returncode == 0, done.stderr
+    assert standin.launches()
+    if script is DENSE:
+        assert "runs the kernel flash: a test says so; it takes contiguous tensors: a copy of query" in done.stdout
+        assert "runs the kernel flash and flash_backward_two_pass for its gradients" in done.stdout
+
+
+@pytest.mark.slow
 def test_the_op_launches_a_proven_kernel_on_torchs_tensors(standin: StandIn) -> None:
-    done = standin.run(OP)
+    done = standin.run(PROVEN + OP)
     assert done.returncode == 0, done.stderr
     assert "runs the kernel hopper: a test says so" in done.stdout
     assert len(standin.launches()) == 3

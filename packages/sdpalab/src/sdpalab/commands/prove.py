@@ -58,6 +58,7 @@ def prove(
 ) -> int:
     """Judge kernels on this GPU, and store the verdicts: the op runs a kernel if verdict and time allow it."""
     from sdpalab.evidence.prove import prove as prove_kernels
+    from sdpalab.evidence.store.choice import function_of
     from sdpalab.judge.cases import LEVELS
 
     console = console_and_subject(json, ", ".join(kernel or ()))
@@ -72,7 +73,7 @@ def prove(
         console.print(f"skipped: {reason}", soft_wrap=True)
     for problem, choice in result.choices.items():
         runs = choice.kernel.certificate.kernel if choice.kernel else "torch"
-        line = f"{problem.label}: scaled_dot_product_attention runs {runs}: {choice.reason}"
+        line = f"{problem.label}: {function_of(problem)} runs {runs}: {choice.reason}"
         conclude(console, verdict_text(True if choice.kernel else None, line))
     code = 0 if result.passed else 3 if result.machine_failed else 1
     write_document(json, result.to_dict(), status=OUTCOMES[code])

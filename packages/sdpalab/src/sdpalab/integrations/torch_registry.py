@@ -23,8 +23,9 @@ from typing import Any
 import torch
 
 from sdpalab.errors import UserError
+from sdpalab.torch_api.explaining import explain
 from sdpalab.torch_api.lse import attention_with_lse
-from sdpalab.torch_api.ops import explain, fall_back
+from sdpalab.torch_api.mode import fall_back
 
 __all__ = ["forward", "register"]
 

@@ -4,7 +4,9 @@
 AttentionMaskInterface. Both are required: without the mask function transformers makes no mask, and the result of a
 padded batch is silently wrong. :func:`recorded` shows the implementations that a model's calls ran.
 
-Every call goes through :func:`sdpalab.scaled_dot_product_attention`, so :func:`sdpalab.no_fallback` holds here too.
+Every call goes through :func:`sdpalab.scaled_dot_product_attention`, or, in continuous batching, through
+:func:`sdpalab.flash_attn_varlen_func`, so :func:`sdpalab.no_fallback` holds here too. transformers accepts only
+implementations of certain names for continuous batching: ``register("sdpa", replace=True)`` takes the place of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from typing import Any
 import torch
 
 from sdpalab.errors import UserError
-from sdpalab.torch_api.ops import Explanation, explain, scaled_dot_product_attention
+from sdpalab.torch_api.explaining import Explanation, explain_call
+from sdpalab.torch_api.flash_attn import flash_attn_varlen_func
+from sdpalab.torch_api.ops import scaled_dot_product_attention
 
 __all__ = ["attention", "mask", "recorded", "register", "unregister"]
 
@@ -51,24 +55,40 @@ K, earlier keys are in K and V, and the mask has the visible keys."""
 _WIDEST_GROUPED = 256
 """Largest head_dim for which torch's fused attention reads shared K/V heads in place."""
 
+_OF_PAGES = frozenset({"cu_seq_lens_q", "cu_seq_lens_k", "logits_indices", "logits_processor_args", "softcap"})
+"""Arguments of continuous batching that :func:`attention` uses, or that do not affect attention."""
+
 _recorders: list[Counter[Explanation]] = []
+_replaced: dict[tuple[Any, str], Any] = {}
+"""The implementations of transformers that :func:`register` has replaced."""
 
 
-def register(name: str = "sdpalab") -> None:
+def register(name: str = "sdpalab", *, replace: bool = False) -> None:
     """Make ``attn_implementation=name`` run the lab's attention in models of transformers; repeated calls change
     nothing.
+
+    Parameters
+    ----------
+    name : str
+    replace : bool
+        Whether to take the place of an implementation of transformers, such as ``sdpa``, which :func:`unregister`
+        restores.
 
     Raises
     ------
     UserError
-        If transformers is missing or older than 4.53, or if it has an implementation of its own with that name.
+        If transformers is missing or older than 4.53, or if it has an implementation of its own with that name and
+        ``replace`` is False.
     """
-    for interface, function in _interfaces(name):
+    for interface, function in _interfaces(name, replace=replace):
+        if name in interface() and interface()[name] is not function:
+            _replaced[interface, name] = interface()[name]
         interface.register(name, function)
 
 
 def unregister(name: str = "sdpalab") -> None:
-    """Undo :func:`register`: transformers then rejects the name. No effect without a registration.
+    """Undo :func:`register`: transformers then rejects the name, or has its own implementation again. No effect without
+    a registration.
 
     Raises
     ------
@@ -78,9 +98,11 @@ def unregister(name: str = "sdpalab") -> None:
     for interface, _ in _interfaces(name):
         # The interfaces have no public removal; their classes keep registrations in this dict.
         interface._global_mapping.pop(name, None)
+        if (interface, name) in _replaced:
+            interface.register(name, _replaced.pop((interface, name)))
 
 
-def _interfaces(name: str) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+def _interfaces(name: str, *, replace: bool = False) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """The two interfaces, each with the function to register under ``name``."""
     try:
         import transformers
@@ -94,8 +116,12 @@ def _interfaces(name: str) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
             f"newer: {_INSTALL}"
         )
     both = tuple(zip(interfaces, (attention, mask), strict=True))
-    if name == "eager" or any(interface()[name] is not mine for interface, mine in both if name in interface()):
-        raise UserError(f"transformers already has an attention implementation {name!r}; register another name")
+    theirs = any(interface()[name] is not mine for interface, mine in both if name in interface())
+    if name == "eager" or (theirs and not replace):
+        raise UserError(
+            f"transformers already has an attention implementation {name!r}; register another name"
+            + ("" if name == "eager" else ", or with replace=True")
+        )
     return both[0], both[1]
 
 
@@ -124,6 +150,7 @@ def attention(
     is_causal: bool | None = None,
     position_bias: Tensor | None = None,
     sliding_window: int | None = None,
+    cache: Any = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Attention with the arguments that a model of transformers passes.
@@ -145,6 +172,9 @@ def attention(
         [1 or B, H, Sq, Skv], added to the scores.
     sliding_window : int, optional
         Largest number of keys that a row sees; the mask contains it.
+    cache : transformers' PagedAttentionCache, optional
+        Pages of continuous batching, to which the new keys are written; Q is [1, H, all rows, D], and ``cu_seq_lens_q``
+        and ``cu_seq_lens_k`` have the ends of its sequences, which are causal.
 
     Returns
     -------
@@ -159,6 +189,8 @@ def attention(
         For arguments that neither a kernel nor torch's own function supports, such as a soft cap or attention sinks;
         within :func:`sdpalab.no_fallback` for calls that no kernel computes.
     """
+    if cache is not None:
+        return _with_pages(module, query, key, value, dropout, scaling, sliding_window, cache, others), None
     rows, keys, heads = query.shape[2], key.shape[2], query.shape[1]
     _refuse(module, attention_mask, keys, {"sliding_window": sliding_window, **others})
     causal = rows > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal)
@@ -174,12 +206,44 @@ def attention(
         query, key, value = _ungrouped(query, key, value, attention_mask)
         grouped = False
     arguments = (query, key, value, attention_mask, dropout, causal, scaling, grouped)
-    if _recorders and not torch.compiler.is_compiling():
-        why = explain(*arguments)
-        for calls in _recorders:
-            calls[why] += 1
+    _record(scaled_dot_product_attention, *arguments)
     out = scaled_dot_product_attention(*arguments)
     return out.reshape(out.shape[0], heads, rows, out.shape[3]).transpose(1, 2).contiguous(), None
+
+
+def _with_pages(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout: float,
+    scaling: float | None,
+    sliding_window: int | None,
+    cache: Any,
+    others: dict[str, Any],
+) -> Tensor:
+    """Attention of the packed sequences of continuous batching, [1, all rows, H, Dv]."""
+    if not getattr(module, "is_causal", True):
+        raise UserError(f"{type(module).__name__} is not causal, and continuous batching has causal sequences")
+    key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=others)
+    of_cache = {name: value for name, value in others.items() if name not in ("read_index", "write_index", *_OF_PAGES)}
+    _refuse(module, None, 0, of_cache)
+    q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))
+    ends = others["cu_seq_lens_q"].to(torch.int32), others["cu_seq_lens_k"].to(torch.int32)
+    arguments = (q, k, v, *ends, others["max_length_q"], others["max_length_k"], dropout, scaling, True)
+    window = (-1, -1) if sliding_window is None else (sliding_window - 1, 0)
+    softcap = float(others.get("softcap") or 0.0)
+    _record(flash_attn_varlen_func, *arguments, window, softcap)
+    out = flash_attn_varlen_func(*arguments, window, softcap)
+    assert isinstance(out, Tensor), "no log-sum-exp is asked for"
+    return out[None]
+
+
+def _record(function: Any, *arguments: Any, **more: Any) -> None:
+    if _recorders and not torch.compiler.is_compiling():
+        why = explain_call(function, *arguments, **more)
+        for calls in _recorders:
+            calls[why] += 1
 
 
 def mask(**arguments: Any) -> Tensor | None:
@@ -196,8 +260,9 @@ def mask(**arguments: Any) -> Tensor | None:
     rows = arguments["q_length"] if "q_length" in arguments else arguments["cache_position"].shape[0]
     clear = rows in (1, arguments["kv_length"])
     arguments["allow_is_causal_skip"] = arguments.get("allow_is_causal_skip", True) and clear
-    sdpa_mask: Tensor | None = AttentionMaskInterface()["sdpa"](**arguments)
-    return sdpa_mask
+    sdpa_mask = _replaced.get((AttentionMaskInterface, "sdpa")) or AttentionMaskInterface()["sdpa"]
+    result: Tensor | None = sdpa_mask(**arguments)
+    return result
 
 
 def _refuse(module: torch.nn.Module, attention_mask: Tensor | None, keys: int, asked: dict[str, Any]) -> None:

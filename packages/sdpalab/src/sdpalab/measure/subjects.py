@@ -173,19 +173,22 @@ def _launched(prepared: Any, out: Any) -> Any:
 
 
 def _as_the_op(launch: TorchLaunch, results: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[..., Any]:
-    """A call on the path of the function with torch's signature, from its checks to its launch.
+    """A call on the path of the function with torch's signature, from its checks to its launch; with further buffers,
+    the launch alone.
 
     It raises RuntimeError if that function falls back to torch.
     """
     from sdpalab.torch_inputs import check_together, why_not_tensors
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **further: torch.Tensor) -> Any:
+        if further:
+            return results(launch(q=q, k=k, v=v, **further))
         grouped = q.shape[1] != k.shape[1]
         check_together(q, k, v, grouped)
         reason = why_not_tensors(q, k, v, None, 0.0, grouped)
         if reason is not None:
             raise RuntimeError(f"sdpalab.scaled_dot_product_attention falls back to torch: {reason}")
-        return results(launch(q=q, k=k, v=v, **further))
+        return results(launch(q=q, k=k, v=v))
 
     return call
 

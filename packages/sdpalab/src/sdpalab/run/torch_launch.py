@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sdpalab.compile import Build
-from sdpalab.kernels.plan import LaunchPlan
+from sdpalab.kernels.plan import Buffer, LaunchPlan
 from sdpalab.run import torch_gpu
 from sdpalab.run.gpu import GpuExecutor
 from sdpalab.run.semaphores import SemaphorePool
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["TorchLaunch"]
+
+_ROWS = ("q", "k", "v", "do", "o")
+"""Inputs whose first axis is one of packed rows, or of pages."""
 
 
 class TorchLaunch:
@@ -29,7 +33,8 @@ class TorchLaunch:
         Executor of the tensors' GPU.
     plan : LaunchPlan
     inputs : mapping of str to Tensor
-        The plan's inputs as for :meth:`__call__`. Their values are not read.
+        The plan's inputs as for :meth:`__call__`. Their values are not read. Packed rows and pages of a cache may be
+        other numbers than the plan's, whose code does not depend on them.
     builds : sequence of Build, optional
         One build for each launch. Default: built here.
 
@@ -57,6 +62,7 @@ class TorchLaunch:
         self._outputs = [buffer.name for buffer in plan.buffers if buffer.role == "out"]
         self._semaphores = SemaphorePool(executor.gpu, plan.buffers)
         released = self._semaphores.take(torch_gpu.stream(self._ordinal)) if self._semaphores else {}
+        plan = replace(plan, buffers=tuple(_of_shape(buffer, inputs) for buffer in plan.buffers))
         buffers = {**inputs, **self._allocated(released), **(released or {})}
         self._prepared = executor.prepare(plan, buffers, builds=builds)
 
@@ -66,8 +72,8 @@ class TorchLaunch:
         Parameters
         ----------
         **inputs : Tensor
-            Contiguous tensors on the GPU by the names of the plan's inputs, with their shapes and dtypes, aligned to 16
-            bytes. Not checked.
+            Contiguous tensors on the GPU by the names of the plan's inputs, with their dtypes, aligned to 16 bytes. Not
+            checked.
         """
         stream = torch_gpu.stream(self._ordinal)
         released = self._semaphores.take(stream) if self._semaphores else {}
@@ -94,3 +100,10 @@ class TorchLaunch:
             for name, role, shape, dtype in self._allocations
             if role != "semaphore" or released is None
         }
+
+
+def _of_shape(buffer: Buffer, inputs: Mapping[str, Tensor]) -> Buffer:
+    """An input with the number of packed rows or pages that the call has; other buffers as they are."""
+    if buffer.role != "in" or buffer.name not in _ROWS or buffer.name not in inputs:
+        return buffer
+    return replace(buffer, shape=(inputs[buffer.name].shape[0], *buffer.shape[1:]))

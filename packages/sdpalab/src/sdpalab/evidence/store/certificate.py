@@ -16,7 +16,7 @@ from sdpalab.evidence.store.record import AnyRecord, StoredRecord
 from sdpalab.judge.verdict import Status, Verdict
 from sdpalab.kernels.kernel import Config, UnsupportedProblem
 from sdpalab.kernels.plan import LaunchPlan
-from sdpalab.kernels.registry import KERNELS, needs
+from sdpalab.kernels.registry import SHIPPED, get, needs
 from sdpalab.problem import FEATURES, Problem
 
 __all__ = [
@@ -106,16 +106,22 @@ class CertifiedKernel:
 
 
 def _traits(problem: Problem) -> tuple[object, ...]:
-    """Traits of a problem that select another code path or another compiled kernel."""
+    """Traits of a problem that select another code path or another compiled kernel.
+
+    Lengths are data: they count as present or not, and in another layout than dense the sizes have no relation that a
+    kernel knows of.
+    """
+    dense = problem.layout == "dense"
     return (
         problem.dtype,
         problem.head_dim,
         problem.causal,
         problem.group > 1,
-        problem.seq_q == problem.seq_kv,
-        bool(problem.seq_q % _LARGEST_TILE or problem.seq_kv % _LARGEST_TILE),
+        dense and problem.seq_q == problem.seq_kv,
+        dense and bool(problem.seq_q % _LARGEST_TILE or problem.seq_kv % _LARGEST_TILE),
         problem.scale == problem.with_(scale=None).scale,
-        *(getattr(problem, name) for name in FEATURES),
+        *(bool(getattr(problem, name)) if name.endswith("_lengths") else getattr(problem, name) for name in FEATURES),
+        problem.layout,
     )
 
 
@@ -166,13 +172,13 @@ def why_not_exact(kernel: str, config: str) -> str | None:
     Kernels that quantise their inputs, or accumulate in less than float32, cannot replace it. Kernels that no longer
     exist, are not available here, or lack these knobs cannot either.
     """
-    if kernel not in KERNELS:
+    if kernel not in SHIPPED:
         return f"there is no kernel {kernel} any more"
     missing = needs(kernel)
     if missing is not None:
         return missing
     try:
-        numerics = KERNELS[kernel].numerics_of(config_of(kernel, config))
+        numerics = get(kernel).numerics_of(config_of(kernel, config))
     except UnsupportedProblem as error:
         return str(error)
     if numerics.quantised is not None:
@@ -184,4 +190,4 @@ def why_not_exact(kernel: str, config: str) -> str | None:
 
 def config_of(kernel: str, config: str) -> Config:
     """The judged configuration; raises UnsupportedProblem if the kernel no longer has these knobs."""
-    return KERNELS[kernel].config_with(dict(knob.split("=", 1) for knob in config.split()))
+    return get(kernel).config_with(dict(knob.split("=", 1) for knob in config.split()))

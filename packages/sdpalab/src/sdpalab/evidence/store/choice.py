@@ -4,8 +4,8 @@ A kernel is chosen only if
 
 - a verdict from this model of GPU, with this driver, covers the problem, and no such verdict failed on the code;
 - the code is the judged code (:attr:`~sdpalab.compile.Build.code_sha256`);
-- a comparison with torch by the eager clock, on this very problem, with this driver and this torch, on the inputs with
-  the kernel's worst ratio (:mod:`sdpalab.evidence.store.timings`), shows that the code is not slower
+- a comparison with torch by the eager clock, on this very problem (:func:`compares`), with this driver and this torch,
+  on the inputs with the kernel's worst ratio (:mod:`sdpalab.evidence.store.timings`), shows that the code is not slower
   (:data:`~sdpalab.evidence.store.timings.SLOWER_BY`). The newest comparison of a code counts; among several kernels the
   one with the smallest ratio is chosen.
 
@@ -30,12 +30,15 @@ from sdpalab.evidence.store.lookup import Records, records_on
 from sdpalab.evidence.store.timings import LEAST_ROUNDS, Timing
 from sdpalab.evidence.store.tuned import tuned
 from sdpalab.evidence.store.workload import prove_command
-from sdpalab.kernels.registry import KERNELS
+from sdpalab.kernels.registry import get
 from sdpalab.problem import Problem
 from sdpalab.version import __version__
 from warpsan.gpus import device_name, gpu_named
 
-__all__ = ["Choice", "GpuPlatform", "choose", "platform_of"]
+__all__ = ["Choice", "GpuPlatform", "choose", "compares", "function_of", "platform_of"]
+
+
+_LENGTHS = {"q_lengths", "kv_lengths"}
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,14 @@ def platform_of(gpu: str) -> GpuPlatform:
     return GpuPlatform(device, drivers[-1] if drivers else "unknown", "unknown", row.sms)
 
 
-def choose(problem: Problem, machine: GpuPlatform, records: Records | None = None, *, lse: bool = False) -> Choice:
+def choose(
+    problem: Problem,
+    machine: GpuPlatform,
+    records: Records | None = None,
+    *,
+    lse: bool = False,
+    deterministic: bool = False,
+) -> Choice:
     """Choose and build the kernel that computes ``problem`` on ``machine``; without one, return None and the missing
     record.
 
@@ -102,10 +112,9 @@ def choose(problem: Problem, machine: GpuPlatform, records: Records | None = Non
         Whether the kernel must also write the log-sum-exp. Verdicts cover it, because the judge checks it for every
         kernel that writes it. The comparison is that of the output alone; torch takes several times as long with the
         log-sum-exp.
+    deterministic : bool
+        Whether all outputs must have equal bits from run to run.
     """
-    if problem.features:
-        features = " and ".join(problem.features)
-        return Choice(None, f"it has no kernels for problems with {features}, whatever is proven and timed of them")
     records = records_on(machine.gpu) if records is None else records
     certificates, why = _usable(problem, machine, records.certificates)
     if not certificates:
@@ -113,10 +122,10 @@ def choose(problem: Problem, machine: GpuPlatform, records: Records | None = Non
     groups: dict[tuple[str, str], list[Certificate]] = {}
     for each in certificates:
         groups.setdefault((each.kernel, each.config), []).append(each)
-    refused = {key: KERNELS[key[0]].why_not(problem, config_of(*key)) for key in groups}
-    takes = [key for key, reason in refused.items() if reason is None and (KERNELS[key[0]].lse or not lse)]
+    refused = {key: _why_not(problem, *key, lse=lse, deterministic=deterministic) for key in groups}
+    takes = [key for key, reason in refused.items() if reason is None]
     if not takes:
-        return Choice(None, next(filter(None, refused.values()), "no proven kernel writes the log-sum-exp"))
+        return Choice(None, next(filter(None, refused.values())))
     timed = [timing for timing in _timed(problem, machine, records.timings) if (timing.kernel, timing.config) in takes]
     reasons = []
     for timing in sorted(timed, key=lambda timing: timing.comparison.ratio or 0.0):
@@ -128,6 +137,30 @@ def choose(problem: Problem, machine: GpuPlatform, records: Records | None = Non
             reasons.append(choice.reason)
     why = reasons[0] if reasons else _untimed(problem, machine, certificates, timed)
     return Choice(None, f"{why}; run: {prove_command(problem)}")
+
+
+def function_of(problem: Problem) -> str:
+    """Name of the lab's torch function that such a problem is a call of."""
+    if problem.attn_mask or problem.sinks or (problem.layout == "dense" and {*problem.features} & _LENGTHS):
+        return "no function of torch"
+    if problem.varlen:
+        return "flash_attn_varlen_func"
+    if problem.paged:
+        return "flash_attn_with_kvcache"
+    further = {*problem.features} - {"backward", "head_dim_v"}
+    return "flash_attn_func" if further else "scaled_dot_product_attention"
+
+
+def _why_not(problem: Problem, name: str, config: str, *, lse: bool, deterministic: bool) -> str | None:
+    kernel, settings = get(name), config_of(name, config)
+    if lse and not kernel.lse:
+        return "no proven kernel writes the log-sum-exp"
+    unordered = kernel.numerics_of(settings).unordered if deterministic else ()
+    if unordered:
+        return (
+            f"{name} with {config or 'its knobs'} adds {' and '.join(unordered)} in any order, and deterministic is set"
+        )
+    return kernel.why_not(problem, settings)
 
 
 def _usable(
@@ -166,11 +199,30 @@ def _timed(problem: Problem, machine: GpuPlatform, timings: Sequence[Timing]) ->
     newest: dict[tuple[object, ...], Timing] = {}
     for timing in timings:
         here = (timing.driver, timing.torch) == (machine.driver, machine.torch)
-        if here and timing.problem == problem and timing.lab in (None, __version__):
+        if here and compares(timing.problem, problem) and timing.lab in (None, __version__):
             key = timing.kernel, timing.config, timing.code
             if key not in newest or newest[key].when < timing.when:
                 newest[key] = timing
     yield from newest.values()
+
+
+def compares(timed: Problem, problem: Problem) -> bool:
+    """Whether times of one problem hold for the other: it is the same, or differs only in lengths that are data.
+
+    Packed and paged problems then have the same batch, rows and keys after rounding up to powers of two: their numbers
+    change with each call, and a plan depends on them in no other way.
+    """
+    return timed == problem or (timed.layout == problem.layout != "dense" and _rounded(timed) == _rounded(problem))
+
+
+def _rounded(problem: Problem) -> dict[str, object]:
+    """The fields of a packed or paged problem, with sizes that are data rounded up to powers of two."""
+    fields = problem.to_dict()
+    rows, keys = fields.pop("q_lengths", None), fields.pop("kv_lengths", None)
+    sizes = {name: fields[name] for name in ("batch", "seq_q", "seq_kv")}
+    sizes["rows"] = sum(rows or ())
+    sizes["keys"] = 0 if problem.paged else sum(keys or ())
+    return fields | {name: (size - 1).bit_length() for name, size in sizes.items()}
 
 
 def _untimed(
@@ -201,7 +253,7 @@ def _choice_of(
     name = timing.kernel
     arch = certificates[-1].arch
     try:
-        plan = KERNELS[name].launch_plan(problem, config_of(name, timing.config), lse=lse, sms=machine.sms)
+        plan = get(name).launch_plan(problem, config_of(name, timing.config), lse=lse, sms=machine.sms)
         builds = tuple(build(step.module, arch) for step in plan.launches if step.module is not None)
     except (MachineError, UserError) as error:
         return Choice(None, f"{name} is proven and cannot be built here: {error}")
@@ -226,8 +278,8 @@ def _choice_of(
 
 def _tuned(kernel: str, config: str, problem: Problem, device: str) -> str:
     """End of a sentence: the configuration is a tuned default, and its basis."""
-    entry = tuned(KERNELS[kernel], problem, device)
-    used = entry is not None and config_of(kernel, config) == KERNELS[kernel].default_config.but(**entry.config)
+    entry = tuned(get(kernel), problem, device)
+    used = entry is not None and config_of(kernel, config) == get(kernel).default_config.but(**entry.config)
     return f"; its knobs are {entry.sentence}" if entry is not None and used else ""
 
 
