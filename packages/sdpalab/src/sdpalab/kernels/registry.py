@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sdpalab.errors import UserError
+from sdpalab.kernels.blackwell import BLACKWELL
 from sdpalab.kernels.cp_async import CP_ASYNC
 from sdpalab.kernels.cublas import CUBLAS
 from sdpalab.kernels.flash import FLASH
@@ -42,7 +43,7 @@ __all__ = [
 CUDA_KERNELS: Mapping[str, CudaKernel] = MappingProxyType(
     {
         kernel.name: kernel
-        for kernel in (SCALAR, CUBLAS, WMMA, CP_ASYNC, WARP_SPECIALIZED, FLASH, FP8_SIMULATED, FP8, HOPPER, HOPPER_FP8)
+        for kernel in (SCALAR, CUBLAS, WMMA, CP_ASYNC, WARP_SPECIALIZED, FLASH, FP8_SIMULATED, FP8, HOPPER, HOPPER_FP8, BLACKWELL)
     }
 )
 """The kernels in CUDA C++, from the baseline up: name to kernel."""

@@ -166,6 +166,14 @@ __device__ __forceinline__ void stmatrix_x4(unsigned row_smem, const unsigned (&
                  : "memory");
 }
 
+// "Data Movement and Conversion Instructions: st", 16 bytes to shared memory.
+__device__ __forceinline__ void st_shared_v4(unsigned smem, const unsigned (&x)[4]) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"(smem), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+                 : "memory");
+}
+
 // "Parallel Synchronization: griddepcontrol", for launches with programmatic stream serialization; without it these do
 // nothing. Waits until the grids that this one depends on are complete and their writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() {

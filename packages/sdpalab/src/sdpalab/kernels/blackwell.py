@@ -1,0 +1,131 @@
+"""The ``blackwell`` kernel: its knobs, its shared memory and its launch. The idea is in ``blackwell.cu``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from warpsan.gpus import default_sms
+
+from sdpalab.kernels.kernel import Config, CudaKernel, Knob
+from sdpalab.kernels.ladder import ladder_supports, reject_oversized, reject_unlisted
+from sdpalab.kernels.plan import Launch
+from sdpalab.kernels.warpgroups import LIMITS, MAX_SHARED_BYTES, tiled_map
+from sdpalab.problem import HALF_DTYPES, Problem
+
+__all__ = ["BLACKWELL", "modelled_clocks", "resolve", "smem_bytes"]
+
+HEAD_DIMS = (64, 128)
+VALUES = {"Q_TILES": (1, 2), "NUM_STAGES": (1, 2, 3, 4), "EXP_ON_FMA": (0, 8, 13, 16, 24)}
+SMS = default_sms("sm_100a")
+TENSOR_M, KEYS, STORED_ROWS = 128, 128, 32
+"""Rows of a product, keys of a tile, and rows that a warp stores."""
+FLOPS_PER_CLOCK = 8192
+"""FLOPs per clock of one SM's tensor cores in float16: 2250 TFLOPS on 148 SMs at 1.86 GHz."""
+EXPONENTIALS_PER_CLOCK = 16
+BLOCK_CLOCKS = 2500
+"""Clocks of a block besides its tiles: launch, allocation, load of the first tile, store. An estimate, not yet
+measured."""
+
+
+def modelled_clocks(problem: Problem, tiles: int, on_fma: int, *, sms: int = SMS) -> float:
+    """Modelled clocks on ``sms`` SMs: waves of blocks times the cost of a block. For ranking choices, not predictions.
+
+    One tile of rows executes its exponentials and its products one after the other; two tiles overlap them.
+    """
+    rows = TENSOR_M * tiles
+    products = 4 * rows * problem.seq_kv * problem.head_dim / FLOPS_PER_CLOCK
+    exponentials = rows * problem.seq_kv * (64 - on_fma) / 64 / EXPONENTIALS_PER_CLOCK
+    work = products + exponentials if tiles == 1 else max(products, exponentials)
+    blocks = -(-problem.seq_q // rows) * problem.heads * problem.batch
+    return -(-blocks // sms) * (BLOCK_CLOCKS + work)
+
+
+@lru_cache(maxsize=1024)
+def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
+    """``config`` with a value for each knob that is 0 or ``auto``, for a GPU of ``sms`` SMs.
+
+    Q_TILES minimises :func:`modelled_clocks`; NUM_STAGES is the largest that shared memory allows, up to the tiles of
+    keys. EXP_ON_FMA is 16: the special function unit takes as long as the tensor cores at head_dim 128, and twice as
+    long at 64.
+    """
+    if config["EXP_ON_FMA"] == "auto":
+        config = config.but(EXP_ON_FMA=16)
+    if not config.int("Q_TILES"):
+        on_fma = config.int("EXP_ON_FMA")
+        tiles = min(VALUES["Q_TILES"], key=lambda tiles: modelled_clocks(problem, tiles, on_fma, sms=sms))
+        config = config.but(Q_TILES=tiles)
+    if config.int("NUM_STAGES"):
+        return config
+    most = min(4, -(-problem.seq_kv // KEYS))
+    fitting = (
+        many for many in range(most, 1, -1) if smem_bytes(problem, config.but(NUM_STAGES=many)) <= MAX_SHARED_BYTES
+    )
+    return config.but(NUM_STAGES=next(fitting, 1))
+
+
+def smem_bytes(problem: Problem, config: Config) -> int:
+    """Dynamic shared memory of a block in bytes, as in ``SharedStorage``; ``config`` must have a value for each
+    knob."""
+    tiles, stages = config.int("Q_TILES"), config.int("NUM_STAGES")
+    rows = 2 * problem.head_dim * (TENSOR_M * tiles + 2 * KEYS * stages)
+    barriers = 8 * (5 * tiles + 4 * stages)
+    return rows + 4 * TENSOR_M * tiles + barriers + 8
+
+
+def _supports(problem: Problem) -> str | None:
+    return ladder_supports(problem, HALF_DTYPES, "blackwell", HEAD_DIMS)
+
+
+def _reject(problem: Problem, config: Config) -> str | None:
+    listed: dict[str, tuple[int | str, ...]] = {name: (0, *values) for name, values in VALUES.items()}
+    unlisted = reject_unlisted(config, listed | {"EXP_ON_FMA": ("auto", *VALUES["EXP_ON_FMA"])})
+    if unlisted is not None:
+        return unlisted
+    return reject_oversized(smem_bytes(problem, resolve(problem, config)), MAX_SHARED_BYTES, config)
+
+
+def _macros(problem: Problem, resolved: Config) -> Mapping[str, Knob]:
+    return {name: resolved[name] for name in VALUES}
+
+
+def _plan(problem: Problem, resolved: Config) -> Launch:
+    tiles = resolved.int("Q_TILES")
+    of_queries = (problem.batch * problem.heads, problem.seq_q, problem.head_dim)
+    of_keys = (problem.batch * problem.kv_heads, problem.seq_kv, problem.head_dim, KEYS)
+    maps = (
+        tiled_map("q", *of_queries, TENSOR_M),
+        tiled_map("k", *of_keys),
+        tiled_map("v", *of_keys),
+        tiled_map("o", *of_queries, STORED_ROWS),
+    )
+    return Launch(
+        grid=(-(-problem.seq_q // (TENSOR_M * tiles)), problem.heads, problem.batch),
+        block=(128 * (tiles + 2), 1, 1),
+        args=(*maps, problem.seq_q, problem.seq_kv, problem.group, problem.scale, "lse"),
+        dynamic_smem=smem_bytes(problem, resolved),
+        programmatic=True,
+    )
+
+
+_AUTO = Config(Q_TILES=0, NUM_STAGES=0, EXP_ON_FMA="auto")
+
+BLACKWELL = CudaKernel(
+    name="blackwell",
+    source=Path("blackwell.cu"),
+    entry="blackwell_attention",
+    plan=_plan,
+    configs=(_AUTO, _AUTO.but(Q_TILES=2, NUM_STAGES=2), _AUTO.but(Q_TILES=1, NUM_STAGES=1, EXP_ON_FMA=0)),
+    supports=_supports,
+    reject=_reject,
+    limits=LIMITS,
+    min_arch=100,
+    only_arch="sm_100a",
+    knobs=VALUES,
+    lse=True,
+    resolve=resolve,
+    macros=_macros,
+    algebraic={"EXP_ON_FMA": 0},
+    idea="FlashAttention-4: scores and output in tensor memory, softmax, correction and products in warps of their own",
+)
