@@ -283,6 +283,9 @@ class Context(NativeStruct):
     # if fences of tensor memory are checked, the part of a vector with what passed one before a synchronisation
     tensor_part: i64
     tensor_after: Ptr[i64]  # ... per warp and actor, what also passed one after it
+    commits: i64  # arrivals of tcgen05.commit so far
+    committed: Ptr[i64]  # per place, whether such an arrival in flight uses it
+    commit_vectors: Ptr[i64]  # ... what comes before it
     tensor_began: i64  # the time at which the cluster began: earlier writes do not count
     shared_columns: i64  # actors that access shared memory
     timed: Ptr[i64]  # addresses and bytes of all arrays with times of only the running cluster's actors

@@ -184,6 +184,8 @@ TENSOR_UNITS = TENSOR_COLUMNS // TENSOR_UNIT
 TENSOR_BYTES = 4 * TENSOR_LANES * TENSOR_COLUMNS
 TENSOR_GRANULES = TENSOR_LANES // 16 * TENSOR_COLUMNS
 """Granules of the checks: 16 lanes of a column."""
+MOST_COMMITS = 256
+"""The most arrivals of tcgen05.commit in flight."""
 BY_STORE, BY_PRODUCT, BY_COPY = 1, 2, 3
 """Writers of tensor memory."""
 

@@ -323,6 +323,8 @@ class State:
             "columns": columns,
             "shared_columns": accessing,
             **(self._tensor_shadows(warps, ctas, accessing, times) if tensor else {}),
+            "committed": zeros(layout.MOST_COMMITS) if tensor else 0,
+            "commit_vectors": zeros(layout.MOST_COMMITS * actors) if tensor else 0,
             **({"tensor_part": parts - 1, "tensor_after": times(columns * warps)} if fences else {}),
             "planes": planes,
             "arrived_by": zeros(WARP * warps * layout.BARRIER_COUNT, np.int32),

@@ -9,15 +9,17 @@ the rows of A and half of the columns of B.
 
 from __future__ import annotations
 
-from warpsan.engine.clocks import first_of_cluster, operation_time, warps_of_cluster
+from warpsan.engine.clocks import first_of_cluster, join_vector, operation_time, vector_of, warps_of_cluster
 from warpsan.engine.context import Context
 from warpsan.engine.flights import read_chunks, reads_complete
 from warpsan.engine.hazards import add_hazard
 from warpsan.engine.layout import (
     BY_COPY,
     BY_PRODUCT,
+    FULL,
     LANDED,
     LEFT_OUT,
+    MOST_COMMITS,
     SCRATCH_A,
     SCRATCH_B,
     SCRATCH_CHUNKS,
@@ -36,6 +38,7 @@ from warpsan.engine.mbarriers import (
 from warpsan.engine.memory import MbarrierState, Record, TensorWords, TransferEntry
 from warpsan.engine.product_rules import check_placed, not_modelled, place_chunks
 from warpsan.engine.rules import STORES_PRODUCT, WRONG_PRODUCT
+from warpsan.engine.structs import Ptr, i64
 from warpsan.engine.suspects import act_for, current_instruction, is_status
 from warpsan.engine.tensor_memory import (
     cell,
@@ -425,6 +428,11 @@ def commit_tensor(registers: int, record: Record, mask: int, context: Context) -
     return 0
 
 
+def known_at(context: Context, number: int) -> Ptr[i64]:
+    """A place for what came before the operations of an arrival in flight: it comes before the arrival, too."""
+    return context.commit_vectors.at(context.actors * number)
+
+
 def commit_to(context: Context, lane: int, address: int, pc: int) -> int:
     """A lane's earlier operations arrive at an mbarrier when they are complete. Returns a status."""
     actual = named_mbarrier(context, lane, address)
@@ -443,6 +451,14 @@ def commit_to(context: Context, lane: int, address: int, pc: int) -> int:
     entry.data[0] = 0
     if context.checked != 0:
         entry.time = context.clocks[warps_of_cluster(context) + entry.warp]
+        entry.group = context.commits % MOST_COMMITS
+        if context.committed[entry.group] != 0:
+            return FULL
+        context.commits += 1
+        context.committed[entry.group] = 1
+        known = known_at(context, entry.group)
+        copy(known, vector_of(context, entry.warp), 8 * context.actors)
+        known[entry.warp] = 0  # its own accesses are not released
     return land_tensor(context, entry) if context.early != 0 else 0
 
 
@@ -471,7 +487,10 @@ def land_one(context: Context, entry: TransferEntry) -> int:
     entry.mbarrier = MbarrierState(0)  # no bytes to count
     if context.checked != 0:
         actor = warps_of_cluster(context) + entry.warp
-        place = vectors_of(context, mbarrier, is_remote(context, entry.warp, mbarrier)).at(actor)
+        vector = vectors_of(context, mbarrier, is_remote(context, entry.warp, mbarrier))
+        join_vector(context, vector, known_at(context, entry.group))
+        context.committed[entry.group] = 0
+        place = vector.at(actor)
         place[0] = max(place[0], entry.time)
         fenced = place.at(context.columns * context.tensor_part)  # an implicit fence before the synchronisation
         fenced[0] = max(fenced[0], entry.time)

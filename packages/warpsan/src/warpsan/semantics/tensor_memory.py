@@ -41,9 +41,9 @@ from warpsan.semantics.factors import as_factor
 from warpsan.semantics.integer_sums import IntegerSum
 from warpsan.semantics.mbarriers import shared_address
 from warpsan.semantics.sums import COLUMNS, TileSum, stacked
-from warpsan.semantics.warpgroup import FLOATS, loaded_chunks
+from warpsan.semantics.warpgroup import Numbers, loaded_chunks
 
-__all__ = ["look_at_loads"]
+__all__ = ["TURNED", "cells_at", "issue_product_of", "look_at_loads"]
 
 _COLUMN = 4 * layout.TENSOR_LANES
 """Bytes of a column."""
@@ -63,7 +63,7 @@ _CASTS = ("", "warpx2::02_13", "warpx2::01_23", "warpx4")
 # ---- operations ------------------------------------------------------------------------------------------------------
 
 
-def _fragment(kind: str, depth: int) -> NativeOperation:
+def _fragment(kind: str, depth: int, numbers: Numbers) -> NativeOperation:
     """Cells of 16 lanes of tensor memory, from column 0 of the registers' pointer on, to factors of A [2, k, 8]."""
     each = ELEMENTS[kind]
 
@@ -75,14 +75,15 @@ def _fragment(kind: str, depth: int) -> NativeOperation:
                 place = b.add(b.mul(column, WORD64(_COLUMN)), WORD64(32 * half))
                 words = code.load(code.at(code.registers, place), "u32", 8, align=32)
                 for number in range(each):
-                    factors = as_factor((words >> bits * number) & (1 << bits) - 1 if each > 1 else words, kind)
+                    element = (words >> bits * number) & (1 << bits) - 1 if each > 1 else words
+                    factors = numbers.factor(element, kind)
                     k = b.add(b.mul(column, WORD64(each)), WORD64(number + half * depth))
                     b.store(factors.value, code.at(target, b.mul(k, WORD64(32))), align=32)
 
-    return NativeOperation(f"tensor.fragment.{kind}", build)
+    return NativeOperation(f"tensor.fragment.{numbers.name}{kind}", build)
 
 
-_TURNED = [8 * column + row for row in range(8) for column in range(COLUMNS)]
+TURNED = [8 * column + row for row in range(8) for column in range(COLUMNS)]
 """The order that transposes 8 x 8 elements."""
 
 
@@ -110,17 +111,18 @@ def _sums(tile: TileSum | IntegerSum) -> NativeOperation:
     return NativeOperation(f"tensor.product.{tile.name}", build)
 
 
-def _cells(code: OperationCode, cells: Any, half: int, column: int) -> Any:
+def cells_at(code: OperationCode, cells: Any, half: int, column: int) -> Any:
+    """A pointer to 8 cells of a column: the upper half of 16 lanes, or the lower one."""
     return code.at(cells, WORD64(_COLUMN * column + 32 * half))
 
 
 def _read_half(code: OperationCode, result: str, cells: Any, half: int, keep: Any) -> Lanes:
     """Sums before a product, [8 rows, 8 columns]; 0 unless they continue."""
     type_ = "u32" if result == "f16" else result
-    columns = stacked([code.load(_cells(code, cells, half, column), type_, 8, align=32) for column in range(COLUMNS)])
+    columns = stacked([code.load(cells_at(code, cells, half, column), type_, 8, align=32) for column in range(COLUMNS)])
     if result == "f16":
         columns = widened((columns & 0xFFFF).to("u16"), "f16")
-    whole = columns.shuffled(_TURNED)
+    whole = columns.shuffled(TURNED)
     if result == "f32":
         b = code.builder
         scale = b.trunc(
@@ -131,14 +133,14 @@ def _read_half(code: OperationCode, result: str, cells: Any, half: int, keep: An
 
 
 def _write_half(code: OperationCode, result: str, whole: Lanes, cells: Any, half: int) -> None:
-    turned = whole.shuffled(_TURNED)
+    turned = whole.shuffled(TURNED)
     if result == "f16":
         turned = narrowed(turned, "f16").to("u32")
     elif result == "f32":
         turned = canonical(turned, "f32")
     for column in range(COLUMNS):
         part = turned.shuffled(range(8 * column, 8 * column + 8))
-        code.builder.store(part.value, _cells(code, cells, half, column), align=32)
+        code.builder.store(part.value, cells_at(code, cells, half, column), align=32)
 
 
 # ---- handlers --------------------------------------------------------------------------------------------------------
@@ -269,6 +271,17 @@ def _copy(asm: Assembler, instruction: Instruction, form: TensorCopyIn) -> None:
 @native("tcgen05.mma")
 def _mma(asm: Assembler, instruction: Instruction, form: TensorProduct) -> None:
     """D = A B + D, issued by one thread; the types and the shape are in a register."""
+    issue_product_of(asm, instruction, form, Numbers("", as_factor, _sums))
+
+
+def issue_product_of(asm: Assembler, instruction: Instruction, form: TensorProduct, numbers: Numbers) -> None:
+    """Append the record of a product, in a number format.
+
+    Raises
+    ------
+    UnsupportedInstruction
+        For operands that are not modelled.
+    """
     target, a, b, descriptor, *more = instruction.operands
     words: dict[str, Any] = dict.fromkeys(TensorWords.fields, 0)
     words["tensor"], words["tensor_offset"] = _tensor_address(asm, target)
@@ -289,7 +302,7 @@ def _mma(asm: Assembler, instruction: Instruction, form: TensorProduct) -> None:
             raise asm.unsupported("scale-input-d is a constant from 0 to 15")
         words["scale"] = int(given.value)
     words["group"], words["pc"] = form.group, instruction.pc
-    words |= _numbers(asm, form)
+    words |= _operations(asm, form, numbers)
     content = [word for name in TensorWords.fields for word in _listed(words[name])]
     begin = len(asm.lists)
     asm.lists += content
@@ -300,22 +313,24 @@ def _listed(word: int | list[int]) -> list[int]:
     return word if isinstance(word, list) else [word]
 
 
-def _numbers(asm: Assembler, form: TensorProduct) -> dict[str, list[int]]:
+def _operations(asm: Assembler, form: TensorProduct, numbers: Numbers) -> dict[str, list[int]]:
     """The numbers of the operations for each type that the instruction descriptor may have."""
     types, depth = _TYPES[form.kind], _DEPTH[form.kind]
     loads, fragments, products = [-1] * 16, [-1] * 8, [-1] * 128
     for number, kind in types.items():
         for k_major in (False, True):
             if k_major or kind in ("f16", "bf16"):
-                loads[2 * number + k_major] = asm.number_of(loaded_chunks(kind, k_major, FLOATS))
-        fragments[number] = asm.number_of(_fragment(kind, depth))
+                loads[2 * number + k_major] = asm.number_of(loaded_chunks(kind, k_major, numbers))
+        fragments[number] = asm.number_of(_fragment(kind, depth, numbers))
         for other, kind_b in types.items():
             for result in _results(form.kind, kind, kind_b):
+                if numbers.name and (result != "f32" or kind == "tf32"):
+                    continue  # not modelled in a ring
                 tile: TileSum | IntegerSum = IntegerSum(depth, saturates=False)
                 if result != "s32":
                     rule = rule_of(asm.target_name, "tcgen05", kind, depth, result, kind_b)
                     tile = TileSum(rule, depth, result, asm.numerics)
-                products[16 * number + 2 * other + (result == "f32")] = asm.number_of(_sums(tile))
+                products[16 * number + 2 * other + (result == "f32")] = asm.number_of(numbers.product(tile))
     return {"loads": loads, "fragments": fragments, "products": products}
 
 

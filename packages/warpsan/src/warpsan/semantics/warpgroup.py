@@ -25,7 +25,6 @@ from warpsan.semantics.sums import ALTERNATING, TileSum, stacked, store_half
 
 __all__ = [
     "EIGHT_BITS",
-    "FLOATS",
     "Numbers",
     "end_with_products",
     "loaded_chunks",

@@ -1,4 +1,4 @@
-"""Matrix products in a ring: mma, wmma and wgmma.
+"""Matrix products in a ring: mma, wmma, wgmma and tcgen05.
 
 A product of two codes is below 2^32, and a sum of 32 of them below 2^37: float64 holds all sums exactly, and so does
 float32 in a small ring; one remainder at the end gives codes. A factor that is large or NaN makes its sums NaN.
@@ -16,10 +16,12 @@ from warpsan.engine.ring.words import RingWords
 from warpsan.ptx.ir import Instruction, Operand
 from warpsan.ptx.matrices import ELEMENTS, WarpProduct, WmmaProduct
 from warpsan.ptx.synchronising import Product
+from warpsan.ptx.tensor_memory import TensorProduct
 from warpsan.semantics.factors import Factor
 from warpsan.semantics.integer_sums import IntegerSum
 from warpsan.semantics.matrix import store_operands
 from warpsan.semantics.sums import TileSum, stacked
+from warpsan.semantics.tensor_memory import TURNED, cells_at, issue_product_of
 from warpsan.semantics.warp import needs_whole_warp
 from warpsan.semantics.warpgroup import EIGHT_BITS, Numbers, end_with_products
 
@@ -140,6 +142,41 @@ def _mma_async(asm: RingAssembler, instruction: Instruction, form: Product) -> b
 
     end_with_products(asm, instruction, Numbers(f"{asm.words.ring.arithmetic}.", _factors(asm.words), product))
     return True
+
+
+@algebraic("tcgen05.mma")
+def _tensor_mma(asm: RingAssembler, instruction: Instruction, form: TensorProduct) -> bool:
+    def product(tile: TileSum | IntegerSum) -> NativeOperation:
+        return _tensor_product(asm.words, tile.depth)
+
+    issue_product_of(asm, instruction, form, Numbers(f"{asm.words.ring.arithmetic}.", _factors(asm.words), product))
+    return True
+
+
+def _tensor_product(words: RingWords, deep: int) -> NativeOperation:
+    """A [16, deep] times B [deep, 8 n], added to cells of 16 lanes; operands as for sums of numbers
+    (:mod:`warpsan.semantics.tensor_memory`), without a division."""
+
+    def build(code: OperationCode) -> None:
+        b = code.builder
+        scratch = code.pointer("scratch")
+        places = (layout.SCRATCH_A, layout.SCRATCH_B, layout.SCRATCH_TILE)
+        left, right, room = (code.at(scratch, WORD64(place)) for place in places)
+        keep, negate = (b.icmp_signed("!=", code.operand(k), WORD64(0)) for k in (2, 3))
+        with code.loop(code.operand(0)) as block:
+            number = b.add(block, code.operand(1))
+            _store_sums(words, code, left, code.at(right, b.mul(number, WORD64(32 * deep))), deep, room)
+            cells = code.at(code.registers, b.mul(block, WORD64(4 * layout.TENSOR_LANES * _COLUMNS)))
+            for half in range(2):
+                turned = code.load(code.at(room, WORD64(256 * half)), "u32", 64).shuffled(TURNED)
+                turned = where(code.all_or_none(negate, 64), words.neg(turned), turned)
+                for column in range(_COLUMNS):
+                    place = cells_at(code, cells, half, column)
+                    before = where(code.all_or_none(keep, 8), code.load(place, "u32", 8, align=32), 0)
+                    total = words.add(turned.shuffled(range(8 * column, 8 * column + 8)), before)
+                    b.store(total.value, place, align=32)
+
+    return NativeOperation(f"{words.ring.arithmetic}.tensor.product.{deep}", build)
 
 
 def _warpgroup_product(words: RingWords, deep: int) -> NativeOperation:
