@@ -13,7 +13,7 @@ from warpsan.analysis.fusion import MmaGroup, registers_read, registers_written
 from warpsan.analysis.polling import polling_loops
 from warpsan.analysis.program import BasicBlock, Program, instructions_of
 from warpsan.analysis.regions import pure_regions
-from warpsan.analysis.tensor_loads import uses_of_loads
+from warpsan.analysis.tensor_memory import uses_of_loads
 from warpsan.checks.provenance import Origins, pointer_origins
 from warpsan.engine import layout
 from warpsan.engine.arrays import Array

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from warpsan.analysis.tensor_loads import numbers_of_loads
+from warpsan.analysis.tensor_memory import numbers_of_loads
 from warpsan.checks.orders import SAME_GPU, communications, memory_order, strong_in_shared, synchronises
 from warpsan.checks.shadow import granule_of
 from warpsan.engine import layout, rules

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from warpsan.analysis.program import Program
+from warpsan.analysis.tensor_memory import product_sizes
 from warpsan.engine.arrays import WARP, Indices
 from warpsan.profile.tally import SECTOR, Tally
 from warpsan.ptx.grammar import Form, known_form
@@ -156,7 +157,7 @@ def counted(module: PtxModule, entry: Entry, program: Program, tally: Tally) -> 
         for i, row in zip(code, numbers.tolist(), strict=True)
     ]
     for instruction, count in zip(code, counts, strict=True):
-        count.tensor_flops = tensor_flops(instruction) * count.warps
+        count.tensor_flops = tensor_flops(entry, instruction) * count.warps
         count.frames = frames_of(module, instruction)
     issued = WARP * sum(count.warps for count in counts)
     read, written = tally.touched
@@ -177,7 +178,7 @@ def flops_of(entry: Entry, program: Program, tally: Tally) -> int:
     """Floating-point operations of a launch, without conversions and special functions."""
     if flops_of not in entry.derived:
         code = (entry.instructions[block.first : block.first + block.size] for block in program.blocks)
-        counts = [(sum(map(_lane_flops, block)), sum(map(tensor_flops, block))) for block in code]
+        counts = [(sum(map(_lane_flops, block)), sum(tensor_flops(entry, each) for each in block)) for block in code]
         entry.derived[flops_of] = np.array(counts, np.int64)
     by_lane, by_warp = entry.derived[flops_of].T
     return int(by_lane @ tally.lanes + by_warp @ tally.warps)
@@ -215,11 +216,13 @@ def wavefronts(warp: Indices, laneid: Indices, offset: Indices, width: int) -> i
     return int(banks.reshape(-1, BANKS).max(axis=1).sum())
 
 
-def tensor_flops(instruction: Instruction) -> int:
+def tensor_flops(entry: Entry, instruction: Instruction) -> int:
     """FLOPs of one warp's execution of a matrix instruction, from its shape: 2 * m * n * k; 0 for other instructions.
 
-    A wgmma is the work of four warps.
+    A wgmma is the work of four warps. A tcgen05.mma counts if its instruction descriptor is a constant.
     """
+    if instruction.pc in product_sizes(entry):
+        return 2 * prod(product_sizes(entry)[instruction.pc])
     form = known_form(instruction, Form)
     if not isinstance(form, WarpProduct | WmmaProduct | Product):
         return 0

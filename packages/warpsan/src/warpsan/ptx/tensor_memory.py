@@ -34,6 +34,7 @@ opcodes(
     ),
     replace(_ASYNC, lanes="warp"),
 )
+opcodes("tcgen05.mma", replace(_ASYNC, pipe="tensor"))
 opcodes("tcgen05.ld", replace(_ASYNC, lanes="warp", writes=True, awaited=False))
 
 _SHAPES = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}
@@ -45,7 +46,8 @@ COPY_SHAPES = {
     "32x128b": (32, 1, 4),
 }
 """Rows, 16-byte chunks of a row, and copies of each row, by shape of tcgen05.cp."""
-_KINDS = ("kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8")
+_KINDS = {"kind::f16": 16, "kind::tf32": 8, "kind::f8f6f4": 32, "kind::i8": 32}
+"""K, by family of types: 32 bytes of unpacked elements."""
 _COLLECTOR = re.compile(r"collector::a::(fill|use|lastuse|discard)")
 
 
@@ -147,6 +149,11 @@ class TensorProduct(Form):
     group: int = part(_group)
     kind: str = choice(*_KINDS)
     collector: str = part(_collector)
+
+    @property
+    def depth(self) -> int:
+        """K."""
+        return _KINDS[self.kind]
 
 
 @form("tcgen05.commit", words=("mbarrier::arrive::one", "b64"), unit="tensor")

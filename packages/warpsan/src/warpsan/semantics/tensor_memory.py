@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from warpsan.analysis.tensor_loads import numbers_of_loads
+from warpsan.analysis.tensor_memory import numbers_of_loads
 from warpsan.engine import layout
 from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.lanes import WORD64, Lanes, where
@@ -56,7 +56,6 @@ _TYPES = {
     "kind::i8": {0: "u8", 1: "s8"},
 }
 """Types of elements, by their numbers in the instruction descriptor."""
-_DEPTH = {"kind::f16": 16, "kind::tf32": 8, "kind::f8f6f4": 32, "kind::i8": 32}
 _CASTS = ("", "warpx2::02_13", "warpx2::01_23", "warpx4")
 
 
@@ -315,7 +314,7 @@ def _listed(word: int | list[int]) -> list[int]:
 
 def _operations(asm: Assembler, form: TensorProduct, numbers: Numbers) -> dict[str, list[int]]:
     """The numbers of the operations for each type that the instruction descriptor may have."""
-    types, depth = _TYPES[form.kind], _DEPTH[form.kind]
+    types, depth = _TYPES[form.kind], form.depth
     loads, fragments, products = [-1] * 16, [-1] * 8, [-1] * 128
     for number, kind in types.items():
         for k_major in (False, True):

@@ -1,15 +1,17 @@
-"""Registers of loads from tensor memory that instructions may use before a wait (PTX ISA, "tcgen05.wait")."""
+"""Facts about instructions on tensor memory: registers of loads that may be used before a wait (PTX ISA,
+"tcgen05.wait"), and the sizes of products ("Instruction descriptor").
+"""
 
 from __future__ import annotations
 
 from warpsan.analysis.derived import derived
 from warpsan.analysis.fusion import registers_read, registers_written
 from warpsan.analysis.program import Program
-from warpsan.ptx.grammar import has_form
-from warpsan.ptx.ir import Entry, Instruction
-from warpsan.ptx.tensor_memory import TensorMove, TensorWait
+from warpsan.ptx.grammar import has_form, known_form
+from warpsan.ptx.ir import Entry, Immediate, Instruction, Operand, Register
+from warpsan.ptx.tensor_memory import TensorMove, TensorProduct, TensorWait
 
-__all__ = ["numbers_of_loads", "uses_of_loads"]
+__all__ = ["numbers_of_loads", "product_sizes", "uses_of_loads"]
 
 
 @derived
@@ -46,6 +48,33 @@ def uses_of_loads(program: Program, entry: Entry) -> dict[int, list[int]]:
                 pending[following] |= now
                 waiting.append(following)
     return uses
+
+
+@derived
+def product_sizes(entry: Entry) -> dict[int, tuple[int, int, int]]:
+    """M, N and K of the entry's products by their pc, as far as the instruction descriptor is one constant."""
+    written: dict[str, list[Instruction]] = {}
+    for each in entry.instructions:
+        for name in registers_written(each):
+            written.setdefault(name, []).append(each)
+    sizes = {}
+    for each in entry.instructions:
+        form = known_form(each, TensorProduct)
+        if form is not None:
+            value = _constant(written, each.operands[3])
+            if value is not None:
+                sizes[each.pc] = (value >> 24 & 31) * 16, (value >> 17 & 63) * 8, form.depth
+    return sizes
+
+
+def _constant(written: dict[str, list[Instruction]], operand: Operand) -> int | None:
+    """The value of an operand that is a constant, or a register that one move of a constant sets."""
+    if isinstance(operand, Register) and len(written.get(operand.name, ())) == 1:
+        (setter,) = written[operand.name]
+        if setter.opcode != "mov" or setter.guard is not None:
+            return None
+        operand = setter.operands[1]
+    return operand.value if isinstance(operand, Immediate) and isinstance(operand.value, int) else None
 
 
 def _loads(instruction: Instruction) -> bool:
