@@ -21,7 +21,7 @@ from sdpalab.inputs import Inputs
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.problem import Problem
 
-SMALL_TILES = pytest.mark.parametrize("kernel", ladder_kernels("hopper", "hopper_fp8"))
+SMALL_TILES = pytest.mark.parametrize("kernel", ladder_kernels("hopper", "hopper_fp8", "blackwell"))
 UNQUANTISED = pytest.mark.parametrize("kernel", ladder_kernels("fp8_simulated", "fp8", "hopper_fp8"))
 
 SHAPES = [

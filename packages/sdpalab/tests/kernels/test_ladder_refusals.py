@@ -9,7 +9,12 @@ from sdpalab.kernels.kernel import Kernel, UnsupportedProblem
 from sdpalab.problem import Problem
 
 SMALL = Problem(1, 1, 8, 64)
-HEAD_DIMS = {"hopper": "64, 128 or 256", "hopper_fp8": "64, 128 or 256", "triton_flash": "16, 32, 64 or 128"}
+HEAD_DIMS = {
+    "blackwell": "64 or 128",
+    "hopper": "64, 128 or 256",
+    "hopper_fp8": "64, 128 or 256",
+    "triton_flash": "16, 32, 64 or 128",
+}
 HEAD_DIMS |= {"flash": "32, 64, 96, 128, 192 or 256"}
 QUANTISED = ("fp8_simulated", "fp8", "hopper_fp8")
 UNFUSED = "cublas"

@@ -45,7 +45,7 @@ SEQUENCES = ("flash_varlen", "flash_decode")
 GRADIENTS = ("flash_backward_two_pass", "flash_backward")
 ORDER = (
     *("scalar", "cublas", "wmma", "cp_async", "warp_specialized", "flash"),
-    *("fp8_simulated", "fp8", "hopper", "hopper_fp8", "triton_flash"),
+    *("fp8_simulated", "fp8", "hopper", "hopper_fp8", "blackwell", "triton_flash"),
 )
 
 

@@ -22,7 +22,7 @@ def test_a_shipped_kernels_space_is_its_own(name: str) -> None:
     if needs(name):
         pytest.skip(str(needs(name)))
     shipped = registered(name)
-    gpu = L4 if arch_on(shipped, L4) else H200
+    gpu = next(each for each in (L4, H200, GPUS["B200"]) if arch_on(shipped, each))
     space = ConfigSpace.of(shipped, [MISSION], [gpu])
     assert set(space) <= set(shipped.space(MISSION))
     beyond = [config for config in shipped.space(MISSION) if config not in space]

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from warpsan.gpus import default_sms
-
 from sdpalab.kernels.kernel import Config, CudaKernel, Knob
 from sdpalab.kernels.ladder import ladder_supports, reject_oversized, reject_unlisted
 from sdpalab.kernels.plan import Launch
 from sdpalab.kernels.warpgroups import LIMITS, MAX_SHARED_BYTES, tiled_map
 from sdpalab.problem import HALF_DTYPES, Problem
+from warpsan.gpus import default_sms
 
 __all__ = ["BLACKWELL", "modelled_clocks", "resolve", "smem_bytes"]
 

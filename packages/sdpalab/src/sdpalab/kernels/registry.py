@@ -43,7 +43,19 @@ __all__ = [
 CUDA_KERNELS: Mapping[str, CudaKernel] = MappingProxyType(
     {
         kernel.name: kernel
-        for kernel in (SCALAR, CUBLAS, WMMA, CP_ASYNC, WARP_SPECIALIZED, FLASH, FP8_SIMULATED, FP8, HOPPER, HOPPER_FP8, BLACKWELL)
+        for kernel in (
+            SCALAR,
+            CUBLAS,
+            WMMA,
+            CP_ASYNC,
+            WARP_SPECIALIZED,
+            FLASH,
+            FP8_SIMULATED,
+            FP8,
+            HOPPER,
+            HOPPER_FP8,
+            BLACKWELL,
+        )
     }
 )
 """The kernels in CUDA C++, from the baseline up: name to kernel."""

@@ -16,6 +16,7 @@ from warpsan.engine.layout import (
     BY_COPY,
     BY_STORE,
     EVERY_LANE,
+    LEFT_OUT,
     TENSOR_BYTES,
     TENSOR_COLUMNS,
     TENSOR_GRANULES,
@@ -142,7 +143,7 @@ def allocate_columns(registers: int, record: Record, mask: int, context: Context
     address = load64(registers + record.operands[0]) + record.operands[1]
     status = check_shared(context, 0, address, 4, 4)
     if status != 0:
-        return status
+        return 0 if status == LEFT_OUT else status
     offset = offset_of(address)
     context.places[0] = offset
     if context.checked != 0:
