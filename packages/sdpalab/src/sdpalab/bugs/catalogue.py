@@ -8,6 +8,7 @@ from types import MappingProxyType
 from sdpalab.bugs import (
     alibi,
     alignment,
+    blackwell,
     caps,
     cuda,
     edges,
@@ -48,6 +49,7 @@ _FILES = (
     lse,
     fp8,
     synchronisation,
+    blackwell,
     hopper,
     unasked,
 )

@@ -11,7 +11,7 @@
 //   softmax      the scores of its rows; the maximum moves only if a row outgrows it (LAG_LOG2); the weights
 //   correction   rescales O where the maximum has moved; at the end divides O by the sums and stores it
 //
-// Tensor memory: S of each tile, then O of each tile. All mbarriers count phases by tiles of keys, but the ring.
+// Tensor memory: S of each tile, then O of each tile.
 #pragma once
 
 #include "mainloop/ring.cuh"
@@ -52,7 +52,7 @@ public:
         unsigned long long empty[STAGES][2];
         unsigned long long s_full[TILES];
         unsigned long long p_full[TILES];     // P is there, and O has its unit
-        unsigned long long o_full[TILES];
+        unsigned long long o_full[TILES];     // the whole output
         unsigned long long factors[TILES];    // the factors of O, or at the end the sums
     };
 
@@ -214,9 +214,10 @@ private:
                 mbarrier_wait(barriers.p_full[tile], step & 1);
                 ptx::tcgen05_fence_after_thread_sync();
                 issue_output<KEYS>(output(tensor, tile), scores(tensor, tile), descriptor(v_at, V), step > 0);
-                ptx::tcgen05_commit(ptx::smem_address(&barriers.o_full[tile]));
                 if (more) {
-                    scores_of(tile);
+                    scores_of(tile);  // its arrival is that of the output, too
+                } else {
+                    ptx::tcgen05_commit(ptx::smem_address(&barriers.o_full[tile]));
                 }
             }
             release(v_at, V);
@@ -354,13 +355,10 @@ private:
             for (int tile = 0; tile < TILES; ++tile) {
                 mbarrier_wait(smem.barriers.factors[tile], step & 1);
                 const float factor = smem.factors[tile][own];
-                if (step > 0) {
-                    mbarrier_wait(smem.barriers.o_full[tile], (step - 1) & 1);
-                    if (__any_sync(0xffffffffu, factor != 1.0f)) {
-                        ptx::tcgen05_fence_after_thread_sync();
-                        rescale(own_lanes(output(tensor, tile)), factor);
-                        ptx::tcgen05_fence_before_thread_sync();
-                    }
+                if (step > 0 && __any_sync(0xffffffffu, factor != 1.0f)) {
+                    ptx::tcgen05_fence_after_thread_sync();
+                    rescale(own_lanes(output(tensor, tile)), factor);
+                    ptx::tcgen05_fence_before_thread_sync();
                 }
                 arrive(smem.barriers.p_full[tile]);
             }
@@ -369,7 +367,7 @@ private:
         for (int tile = 0; tile < TILES; ++tile) {
             mbarrier_wait(smem.barriers.q_full[tile], 0);  // the store takes Q's buffer
             mbarrier_wait(smem.barriers.factors[tile], tiles & 1);
-            mbarrier_wait(smem.barriers.o_full[tile], (tiles - 1) & 1);
+            mbarrier_wait(smem.barriers.o_full[tile], 0);
             ptx::tcgen05_fence_after_thread_sync();
             store(smem, maps.o, own_lanes(output(tensor, tile)), tile, first_row + tile * TENSOR_M);
         }
