@@ -183,17 +183,6 @@ TENSOR_GRANULES = TENSOR_LANES // 16 * TENSOR_COLUMNS
 BY_STORE, BY_PRODUCT, BY_COPY = 1, 2, 3
 """Writers of tensor memory."""
 
-# ---- the list of a wgmma instruction: int32 words --------------------------------------------------------------------
-
-(L_SET, L_HIDDEN, L_MANY, L_B, L_A, L_FRAGMENTS, L_SCALE, L_SIGN, L_LOAD_A, L_LOAD_B, L_PRODUCT) = (
-    *range(6),
-    *range(9, 14),
-)
-L_MAJOR_A, L_MAJOR_B, L_SET_A, L_OWN, L_OTHERS, L_COLUMNS, L_ROWS = 14, 15, 16, 17, 19, 21, 22
-"""Its set of accumulators and their rows of sums; their number; rows of the descriptors (A: -1 for registers, whose
-rows follow), the guard that scales D, the sign; numbers of operations; whether K is contiguous; the set of the A
-fragments, or -1; its own sets, and others that share registers with them, as bits of two words each; N; rows of D."""
-
 # ---- a cp.async in flight, of one warp: int64 words ------------------------------------------------------------------
 
 MOST_COPIES = 256

@@ -255,10 +255,33 @@ class ThreadCopy(NativeStruct):
     bytes: Ptr[i64] = inline(WARP)  # to read
 
 
+class ProductWords(NativeStruct):
+    """A wgmma.mma_async, in the lists of a program."""
+
+    result_set: i32  # the number of its set of accumulators
+    hidden: i32  # the rows of their sums
+    many: i32  # their number
+    b: i32  # the row of the descriptor of B
+    a: i32  # ... of A; -1 if A is in registers
+    fragments: Ptr[i32] = inline(4)  # rows of A
+    scale: i32  # the guard that scales D
+    sign: i32  # whether the product is subtracted
+    load_a: i32  # numbers of operations
+    load_b: i32
+    product: i32
+    major_a: i32  # whether K is contiguous
+    major_b: i32
+    factor_set: i32  # the number of the set of the A fragments, or -1
+    own: Ptr[i32] = inline(2)  # its own sets, as bits
+    others: Ptr[i32] = inline(2)  # ... and others that share registers with them
+    columns: i32  # N
+    rows: Ptr[i32] = inline(1)  # of D
+
+
 class ProductInFlight(NativeStruct):
     """A wgmma in flight."""
 
-    words: Address  # its list
+    words: ProductWords
     group: i64
     a: i64  # the descriptors
     b: i64
