@@ -186,7 +186,7 @@ def chunk_offset(descriptor: int, k_major: int, outer: int, half: int, inner: in
     if k_major:
         place = inner * width + outer * stride + half * (16 if mode else leading)
     elif mode:
-        place = outer % across * 16 + outer // across * leading + inner * width + half * stride
+        place = (outer & across - 1) * 16 + (outer >> 4 - mode) * leading + inner * width + half * stride
     else:
         place = outer * stride + inner * 16 + half * leading
     address = start + place
