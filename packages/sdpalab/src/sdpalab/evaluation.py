@@ -115,6 +115,7 @@ def evaluate(
     stages: Sequence[str] = STAGES[:3],
     budget_s: float = 60.0,
     secret: bytes | None = None,
+    memory_bytes: int | None = None,
 ) -> Evaluation:
     """Judge a candidate by stages, and stop at the first that fails.
 
@@ -130,6 +131,8 @@ def evaluate(
         Most wall-clock seconds; a case that has begun ends early.
     secret : bytes, optional
         Source of the hidden seeds; equal secrets give equal evaluations. Default: random bytes.
+    memory_bytes : int, optional
+        Most resident memory of a candidate's process. Default: 16 GiB.
 
     Raises
     ------
@@ -156,7 +159,8 @@ def evaluate(
                 continue  # in the processes of the next stage
             first = FirstBuild(problem) if ordered[:2] == ["compile", stage] else None
             try:
-                status, reason, verdict = _stage(stage, candidate, problem, left, secret, first)
+                limits = {"secret": secret, "memory_bytes": memory_bytes}
+                status, reason, verdict = _stage(stage, candidate, problem, left, first, limits)
             except BuildFailure as failure:
                 status, reason = failure.status, failure.reason
                 statuses["compile"] = status.value
@@ -191,7 +195,7 @@ def judge_many(
     finished : callable, optional
         Called with the index of each item and its evaluation, in order of their ends.
     **options
-        ``stages``, ``budget_s`` and ``secret`` of :func:`evaluate`.
+        ``stages``, ``budget_s``, ``secret`` and ``memory_bytes`` of :func:`evaluate`.
 
     Returns
     -------
@@ -262,11 +266,16 @@ def _candidate(source: Candidate) -> Iterator[Candidate]:
 
 
 def _stage(
-    stage: str, candidate: Candidate, problem: Problem, seconds: float, secret: bytes | None, first: FirstBuild | None
+    stage: str,
+    candidate: Candidate,
+    problem: Problem,
+    seconds: float,
+    first: FirstBuild | None,
+    limits: Mapping[str, Any],
 ) -> tuple[Status, str, Verdict | None]:
     """Status, reason and verdict of one stage, with this much time; ``first``: its processes do the compile stage."""
     if stage == "compile":
-        return *build_problem(candidate, problem, seconds), None
+        return *build_problem(candidate, problem, timeout=seconds, memory_bytes=limits["memory_bytes"]), None
     interrupt = Interrupt()
     timer = threading.Timer(seconds, interrupt.now)
     timer.start()
@@ -282,7 +291,7 @@ def _stage(
             algebra=not tiny,
             coverage=not tiny,
             interrupt=interrupt,
-            secret=secret,
+            **limits,
         )
     except JudgingInterrupted as stop:
         verdict = stop.verdict

@@ -132,9 +132,9 @@ class EvaluationRequest(BaseModel):
             raise BadRequest(f"{place}: {reason}" if place else reason) from None
 
 
-def digest_of(request: Mapping[str, Any], confined: bool) -> str:
+def digest_of(request: Mapping[str, Any], confined: bool, memory_bytes: int) -> str:
     """Digest of everything that a result depends on, beside the versions of the code."""
-    text = json.dumps([request, confined], sort_keys=True, separators=(",", ":"))
+    text = json.dumps([request, confined, memory_bytes], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -159,7 +159,8 @@ def submission_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     inputs : mapping
-        :meth:`EvaluationRequest.request`, and ``folder``: an empty folder of this job, which the caller removes.
+        :meth:`EvaluationRequest.request`; ``memory_bytes``; and ``folder``: an empty folder of this job, which the
+        caller removes.
 
     Returns
     -------
@@ -181,6 +182,7 @@ def submission_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
             Problem(**inputs["task"]),
             stages=inputs["stages"],
             budget_s=inputs["budget_s"],
+            memory_bytes=inputs["memory_bytes"],
         )
     stated = json.loads(json.dumps(evaluation.to_dict()).replace(f"{sources}/", ""))
     used = time.process_time() + spent_seconds() - begin

@@ -78,6 +78,10 @@ _GPU_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 """Further variables for a process that uses a GPU: the selected GPU."""
 
 
+_LIBRARIES = 2 << 30
+"""Address space of torch, the compiler and LLVM, most of which has no memory."""
+
+
 @dataclass(frozen=True)
 class Quota:
     """Limits of a process and its children.
@@ -101,6 +105,12 @@ class Quota:
     address_bytes: int = 16 << 30
     folder_bytes: int = 1 << 30
     processes: int = 64
+
+    def with_memory(self, most: int | None) -> Quota:
+        """With this much resident memory, and address space for libraries beside it; None: unchanged."""
+        if most is None:
+            return self
+        return replace(self, memory_bytes=most, address_bytes=most + _LIBRARIES)
 
 
 @dataclass(frozen=True)
