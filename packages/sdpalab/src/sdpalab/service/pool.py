@@ -22,6 +22,7 @@ from sdpalab.status import Status
 
 __all__ = ["Pool", "start_workers"]
 
+_WORKER = "sdpalab.service.worker"
 _CHECK_SECONDS = 600.0
 """Most seconds of a worker's first job, which may compile the simulator."""
 _LOOK_SECONDS = 5.0
@@ -38,7 +39,7 @@ def start_workers(count: int) -> tuple[list[LocalWorker], MachineValue]:
     MachineError
         If one does not judge it, with the reason.
     """
-    workers = [LocalWorker() for _ in range(count)]
+    workers = [LocalWorker(module=_WORKER) for _ in range(count)]
     checks: list[JobResult] = []
 
     def check(worker: LocalWorker) -> None:

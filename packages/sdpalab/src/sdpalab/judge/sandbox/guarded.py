@@ -40,6 +40,7 @@ __all__ = [
     "GuardedProcess",
     "Quota",
     "confinement_required",
+    "copies_for",
     "describe",
     "fork_server",
     "simulating_process",
@@ -78,6 +79,8 @@ _GPU_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 """Further variables for a process that uses a GPU: the selected GPU."""
 
 
+_MANY = 16
+"""Candidates for which a warm server is worth its start."""
 _LIBRARIES = 2 << 30
 """Address space of torch, the compiler and LLVM, most of which has no memory."""
 
@@ -382,6 +385,11 @@ def fork_server(*, torch: bool = True, warm: bool = False) -> Iterator[None]:
     finally:
         _server = before
         server.close()
+
+
+def copies_for(count: int) -> contextlib.AbstractContextManager[None]:
+    """:func:`fork_server` for this many candidates, unless a block of it is open."""
+    return contextlib.nullcontext() if _server is not None else fork_server(warm=count >= _MANY)
 
 
 def describe(confinement: str, confined_by: str) -> str:

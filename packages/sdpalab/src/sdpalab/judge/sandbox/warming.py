@@ -90,7 +90,7 @@ def warm_up() -> None:
     problem = Problem(1, 1, 16, 64)
     ones = np.ones(problem.q_shape, np.float16)
     types = ("__half", "__nv_bfloat16", "float")
-    knobs = [{"VALUE": name, "SHARED": shared} for name in types for shared in range(3)]
+    knobs: list[dict[str, int | str]] = [{"VALUE": name, "SHARED": shared} for name in types for shared in range(3)]
     common = CudaKernel("common", _COMMON, "common", _launch, knobs)
     with contextlib.suppress(MachineError):
         compiler_version()
