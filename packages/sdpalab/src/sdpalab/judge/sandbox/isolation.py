@@ -97,7 +97,8 @@ class CandidateProcesses:
         self._options, self.alone = options, False
         self.executed: Executed | None = None
         self._seconds = options.case_seconds
-        self._quota = Quota(cpu_seconds=int(START_SECONDS + 2 * self._seconds * max(1, len(problems))))
+        cpu_seconds = int(START_SECONDS + 2 * self._seconds * max(1, len(problems)))
+        self._quota = Quota(cpu_seconds).with_memory(options.memory_bytes)
         self._deadline = 0.0
         self._plan_process: GuardedProcess | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
