@@ -31,6 +31,12 @@ FEATURES = ("window_size", "softcap", "bottom_right", "head_dim_v", "varlen")
 GRID_YZ_LIMIT = 65535
 
 
+def kv_columns(problem: Problem) -> tuple[int, int]:
+    """16-bit elements of a row of K and of V."""
+    share = 2 if problem.e4m3_cache else 1
+    return problem.head_dim // share, problem.dim_v // share
+
+
 def supports(problem: Problem, kernel: str) -> str | None:
     """None if the kernel has builds for the type and head dimensions of ``problem``, otherwise the reason."""
     if problem.dim_v not in HEAD_DIMS:
@@ -67,7 +73,7 @@ def shared_bytes(problem: Problem, config: Config) -> int:
     """Dynamic shared memory of a block: tiles of K and V in each stage, and Q, as in :mod:`sdpalab.kernels.flash`;
     or the rows of all warps, where they merge."""
     q_bytes = config.int("BLOCK_M") * problem.head_dim * 2
-    stage = tile_keys(config) * (problem.head_dim + problem.dim_v) * 2
+    stage = tile_keys(config) * sum(kv_columns(problem)) * 2
     ring = config.int("NUM_STAGES") * stage
     stays = config.int("ROWS_PER_WARP") * problem.head_dim > MAX_Q_IN_REGISTERS
     loop = max(ring, (ring if stays else ring - stage) + q_bytes)
@@ -90,9 +96,11 @@ def reject_blocks(problem: Problem, config: Config, knobs: Mapping[str, tuple[in
     if keys * head_dim > 64 * 128 or (rows == 32 and (keys * head_dim > 64**2 or head_dim > 128)):
         return f"BLOCK_N={keys} with {rows} rows a warp has no registers at head_dim {head_dim}"
     threads = block_threads(config)
-    copied = max(8 * threads // (columns & -columns) for columns in (problem.head_dim, problem.dim_v))
-    if copied > min(tile_keys(config), config.int("BLOCK_M")):
-        return f"a block of {threads} threads copies {copied} rows at a time, more than a tile has"
+    of_keys = max(8 * threads // (columns & -columns) for columns in kv_columns(problem))
+    of_queries = 8 * threads // (problem.head_dim & -problem.head_dim)
+    for copied, name, size in ((of_keys, "keys", tile_keys(config)), (of_queries, "queries", config.int("BLOCK_M"))):
+        if copied > size:
+            return f"a block of {threads} threads copies {copied} rows at a time, and a tile has {size} {name}"
     return reject_oversized(shared_bytes(problem, config), MAX_SHARED_BYTES, config)
 
 
