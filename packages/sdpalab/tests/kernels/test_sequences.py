@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from sdpalab.judge.verdict import Status
 from sdpalab.kernels.flash_decode import FLASH_DECODE, FLASH_DECODE_E4M3
 from sdpalab.kernels.flash_varlen import FLASH_VARLEN
 from sdpalab.kernels.kernel import Config, CudaKernel
+from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.packing import Packing
 from sdpalab.problem import Problem
 from sdpalab.run import RunResult, SimulatedExecutor
@@ -57,12 +59,33 @@ def status(kernel: CudaKernel, problem: Problem, config: Config, kind: str = "no
         (GAPS, {"PACK_GQA": 0}),
         (PACKED.with_(head_dim=96, causal=True), {"BLOCK_M": 128, "ROWS_PER_WARP": 32}),
         (PACKED.with_(head_dim=192, head_dim_v=128), {}),
+        (LAST, {"ORDER": "longest"}),
+        (GAPS, {"ORDER": "longest", "BLOCK_M": 32}),
     ],
-    ids=["default", "bottom right", "gaps", "32 rows", "MLA"],
+    ids=["default", "bottom right", "gaps", "32 rows", "MLA", "longest first", "longest first with gaps"],
 )
 def test_packed_sequences(problem: Problem, changes: dict[str, int], loud: bool) -> None:
     config = FLASH_VARLEN.default_config.but(**changes)
     assert status(FLASH_VARLEN, problem, config, loud=loud) is Status.PASSED
+
+
+def test_tiles_with_the_most_keys_run_first() -> None:
+    """A permutation of all tiles, in which the number of keys falls up to the width of a bucket."""
+    problem = Problem(9, 2, 300, 64, q_lengths=(3, 300, 0, 64, 65, 200, 128, 1, 299), causal=True, layout="varlen")
+    config = FLASH_VARLEN.default_config.but(ORDER="longest", BLOCK_M=32)
+    plan = FLASH_VARLEN.launch_plan(problem, config, lse=True)
+    order = plan.buffer("order")
+    listed = LaunchPlan((*(b for b in plan.buffers if b is not order), replace(order, role="out")), plan.steps)
+    buffers = Packing(problem).pack(make_inputs(problem).arrays)
+    places = SimulatedExecutor("sm_89", checks=CHECKS).run(listed, buffers).outputs["order"]
+    assert sorted(places) == list(range(order.shape[0]))
+    ends, keys = buffers["cu_seqlens_q"], {}
+    for number, (first, end) in enumerate(pairwise(ends.tolist())):
+        for tile in range(-(-(end - first) // 32)):
+            keys[first // 32 + number + tile] = min(32 * (tile + 1), end - first)
+    seen = [-(-keys.get(tile, 0) // 64) for tile in places.tolist()]
+    assert seen == sorted(seen, reverse=True)
+    assert seen[0] == 5
 
 
 @pytest.mark.parametrize("loud", [False, True])

@@ -36,8 +36,9 @@ static_assert(PAGE_SIZE > 0, "keys and values are in pages");
 static_assert(Attention::SMEM_BYTES <= 99 * 1024, "a block of sm_86 and sm_89 has at most 99 KiB");
 
 // q, o [sequences, seq_q, q_heads, columns], or [rows, q_heads, columns] with VARLEN; k, v [pages, PAGE_SIZE, kv_heads,
-// columns], in e4m3 two columns an element; k_scale, v_scale [kv_heads], or null; block_table [sequences, max_pages]; lse [sequences, q_heads, seq_q] or [q_heads, rows], or null; grid =
-// (tiles of all sequences, q_heads / PACK_GQA, splits).
+// columns], in e4m3 two columns an element; k_scale, v_scale [kv_heads], or null; block_table [sequences, max_pages];
+// lse [sequences, q_heads, seq_q] or [q_heads, rows], or null; grid = (q_heads / PACK_GQA, tiles of all sequences,
+// splits).
 __global__ void flash_decode(const Element* __restrict__ q, const Element* __restrict__ k,
                              const Element* __restrict__ v, Element* __restrict__ o, float* __restrict__ lse,
                              const int* __restrict__ cu_seqlens_q, const int* __restrict__ kv_lengths,
@@ -46,7 +47,8 @@ __global__ void flash_decode(const Element* __restrict__ q, const Element* __res
                              int kv_heads, int max_pages, int splits, unsigned long long by_splits, float* partials,
                              unsigned* semaphores, float scale) {
     extern __shared__ __align__(1024) unsigned char smem[];
-    const Scheduler scheduler({cu_seqlens_q, nullptr, kv_lengths, sequences, seq_q}, splits, Divisor{by_splits});
+    const Scheduler scheduler({cu_seqlens_q, nullptr, kv_lengths, sequences, seq_q}, nullptr, splits,
+                              Divisor{by_splits});
     if (!scheduler.has_work()) {
         return;
     }

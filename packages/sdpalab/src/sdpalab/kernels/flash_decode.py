@@ -94,7 +94,7 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
     shapes = Packing(problem).inputs
     total_q, max_pages = shapes["q"][0][0], shapes["block_table"][0][1]
     launch = Launch(
-        grid=(tiles, heads, splits),
+        grid=(heads, tiles, splits),
         block=(threads, 1, 1),
         args=(
             *("q", "k", "v", "o", "lse", "cu_seqlens_q" if problem.varlen else 0, "kv_lengths", "block_table"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from sdpalab.kernels.flash import MAX_Q_IN_REGISTERS, MAX_SHARED_BYTES
 from sdpalab.kernels.kernel import MISSION_LIMITS, Config, Knob, StaticLimits
-from sdpalab.kernels.ladder import ladder_supports, reject_oversized, reject_unlisted, window_macros
+from sdpalab.kernels.ladder import GRID_YZ_LIMIT, ladder_supports, reject_oversized, reject_unlisted, window_macros
 from sdpalab.packing import Packing
 from sdpalab.problem import HALF_DTYPES, Problem
 
@@ -28,7 +28,6 @@ __all__ = [
 HEAD_DIMS = (32, 64, 96, 128, 192, 256)
 KNOBS = {"ROWS_PER_WARP": (16, 32), "NUM_STAGES": (2, 3, 4), "PACK_GQA": (0, 1, 2, 4, 8, 16)}
 FEATURES = ("window_size", "softcap", "bottom_right", "head_dim_v", "varlen")
-GRID_YZ_LIMIT = 65535
 
 
 def kv_columns(problem: Problem) -> tuple[int, int]:
@@ -89,6 +88,8 @@ def reject_blocks(problem: Problem, config: Config, knobs: Mapping[str, tuple[in
         return unlisted
     heads, keys, rows = heads_of_tile(problem, config), config.int("BLOCK_N"), config.int("ROWS_PER_WARP")
     head_dim = max(problem.head_dim, problem.dim_v)
+    if query_tiles(problem, config) > GRID_YZ_LIMIT:
+        return f"a grid has at most {GRID_YZ_LIMIT} tiles of queries, not {query_tiles(problem, config)}"
     if problem.group % heads:
         return f"PACK_GQA={heads} must divide the {problem.group} query heads of a K/V head"
     if rows > config.int("BLOCK_M"):

@@ -7,8 +7,8 @@
 // One K/V head of a sequence with HEADS query heads: row HEADS i + j of a tile is query i of the j-th of them.
 //
 // PAGE > 0: k, v [pages, PAGE, K/V heads, columns], and key j of the sequence is row j % PAGE of page pages[j / PAGE].
-// Otherwise its keys are consecutive rows. With SHARE = 2 an element of K and V holds two numbers of e4m3. Keys from `keys` on are zeros: neither their rows nor entries of `pages` for
-// them are read.
+// Otherwise its keys are consecutive rows. With SHARE = 2 an element of K and V holds two numbers of e4m3. Keys from
+// `keys` on are zeros: neither their rows nor entries of `pages` for them are read.
 template <int TILE_ROWS, int KEYS, int D, int D_V, int HEADS_, int PAGE, int SHARE = 1>
 struct SequenceRows {
     static constexpr int HEADS = HEADS_;

@@ -13,14 +13,14 @@
 
 // Products in 16 bits: S[ROWS, KEYS] = Q K^T over D columns, O[ROWS, D_V] += P V. PowerOnFma computes the last
 // ON_FMA of a lane's four pairs of weights. Without Q_IN_REGISTERS the fragments of Q are read again for each tile
-// of keys, and Q, [TILE_ROWS, D] with the rows of all warps, stays in shared memory. WARPS_PER_ROW warps share rows, and each
-// has KEYS of a tile's keys. BY_ROW: LazySoftmax.
+// of keys, and Q, [TILE_ROWS, D] with the rows of all warps, stays in shared memory. WARPS_PER_ROW warps share rows,
+// and each has KEYS of a tile's keys. BY_ROW: LazySoftmax.
 //
 // E4M3_KV: K and V are numbers of e4m3, two in each 16-bit element of their tiles, and become the type of Q in
 // registers. ldmatrix moves pairs of them, which decides their order: a lane has four consecutive columns of K, so Q is
 // read in that order, too, and products with the even and the odd columns of V are separate accumulators.
-template <int ROWS_, int TILE_ROWS, int KEYS_, int D, int D_V, bool Q_IN_REGISTERS_, int ON_FMA = 0, int WARPS_PER_ROW_ = 1,
-          bool BY_ROW = false, bool E4M3_KV = false>
+template <int ROWS_, int TILE_ROWS, int KEYS_, int D, int D_V, bool Q_IN_REGISTERS_, int ON_FMA = 0,
+          int WARPS_PER_ROW_ = 1, bool BY_ROW = false, bool E4M3_KV = false>
 class WarpProducts16 {
 public:
     static constexpr int ROWS = ROWS_;
@@ -220,7 +220,8 @@ private:
         }
     }
 
-    // S += Q K^T of 16 columns, or 32 of e4m3, for the keys from 16 N on. frags: these columns of Q. k_smem: same, key 0.
+    // S += Q K^T of 16 columns, or 32 of e4m3, for the keys from 16 N on. frags: these columns of Q. k_smem: same, key
+    // 0.
     template <int N = 0>
     static __device__ __forceinline__ void multiply_columns(Scores& s_frag, const unsigned (*frags)[BLOCKS][4],
                                                             unsigned k_smem) {
