@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from warpsan.build import Module
 from warpsan.build.declarations import Declaration
 from warpsan.build.host_code import SourceFile, files_of
-from warpsan.build.kernel_signatures import KernelSignature, signatures_in
+from warpsan.build.kernel_parameters import KernelSignature, signatures_in
 from warpsan.build.source_text import without_literals
 
 __all__ = ["HostCode", "host_code"]
