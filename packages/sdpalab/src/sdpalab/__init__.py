@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         StaticLimits,
         UnsupportedProblem,
     )
+    from sdpalab.kernels.layouts import laid_out
     from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, TiledMap
     from sdpalab.kernels.triton_kernel import TritonKernel
     from sdpalab.problem import MISSION, NAMED_PROBLEMS, TWELVE_CASES, Problem
@@ -73,6 +74,7 @@ __all__ = [
     "flash_attn_with_kvcache",
     "judge",
     "judge_many",
+    "laid_out",
     "no_fallback",
     "prepare",
     "prove",
@@ -99,6 +101,7 @@ _HOME = {
         "StaticLimits",
         "UnsupportedProblem",
     ),
+    "sdpalab.kernels.layouts": ("laid_out",),
     "sdpalab.kernels.plan": ("Buffer", "Launch", "LaunchPlan", "Module", "TiledMap"),
     "sdpalab.kernels.triton_kernel": ("TritonKernel",),
     "sdpalab.problem": ("MISSION", "NAMED_PROBLEMS", "TWELVE_CASES", "Problem"),
