@@ -41,8 +41,7 @@ def smem_bytes(problem: Problem, config: Config) -> int:
     block, stream, stages = _block(problem, config), _stream(problem, config), config.int("NUM_STAGES")
     columns = -(-problem.head_dim // PANEL_COLUMNS) * PANEL_COLUMNS
     tiles = 2 * (2 * block + 2 * stages * stream) * columns
-    ds = 2 * block * stream * (2 if block > WARPGROUP_M else 1)
-    return tiles + ds + 4 * stream * columns + 8 * stages * stream + 8 * (2 + 4 * stages)
+    return tiles + 2 * 2 * block * stream + 4 * stream * columns + 8 * stages * stream + 8 * (4 + 4 * stages)
 
 
 def _ctas(problem: Problem, config: Config) -> int:

@@ -26,10 +26,6 @@ constexpr int DS_PANEL_BYTES = BLOCK * PANEL_ROW_BYTES;         // dS^T, [BLOCK 
 constexpr int DS_BYTES = ROW_BLOCKS * DS_PANEL_BYTES;
 // Queries whose scores are computed at once: half as many where a cap or a mask takes registers of its own.
 constexpr int PART = WARPGROUP_M / (CONSUMERS > 1 && (ATTN_MASK || SOFTCAP > 0) ? 2 : 1);
-// Whether the product of dV overlaps the computation of dS: P is then packed beside the weights, 16 more registers.
-constexpr bool EARLY_DV = HEAD_DIM < 128 || PART < WARPGROUP_M;
-static_assert(EARLY_DV || SOFTCAP == 0, "the weights are P itself only without a cap");
-
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 96 || HEAD_DIM == 128, "HEAD_DIM is 64, 96 or 128");
 static_assert(BLOCK == 64 || BLOCK == 128, "BLOCK is 64 or 128: 64 keys a consumer");
 static_assert(STREAM == 64 || (STREAM == 128 && HEAD_DIM == 64), "STREAM is 64, or 128 for HEAD_DIM 64");
@@ -78,10 +74,10 @@ __device__ __forceinline__ void issue_dq(float (&dq)[PANEL_COLUMNS / 2], unsigne
     ptx::wgmma_commit_group();
 }
 
-// P^T of a lane's pairs as packed left operands, if EARLY_DV; s, the scores, becomes P times the derivative of a soft cap.
+// Turns scores into weights: s becomes P^T of a lane's pairs, and slopes the derivatives of a soft cap, if there is one.
 // statistics: of the tile, from the lane's first query on; key, query: the lane's first.
 template <bool EDGE>
-__device__ __forceinline__ void weigh_pairs(unsigned (&p)[PART / 4], float (&s)[PART / 2], const HeadScores& scores,
+__device__ __forceinline__ void weigh_pairs(float (&s)[PART / 2], float (&slopes)[PART / 2], const HeadScores& scores,
                                             const float* statistics, int key, int query) {
     Span seen[2];  // queries that see either key, from the lane's first on
 #pragma unroll
@@ -95,38 +91,38 @@ __device__ __forceinline__ void weigh_pairs(unsigned (&p)[PART / 4], float (&s)[
         const float2 minus_lse = *reinterpret_cast<const float2*>(statistics + 8 * n);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            float weight[2];
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                float& score = s[4 * n + 2 * half + i];
+                const int at = 4 * n + 2 * half + i;
                 const int column = 8 * n + i;
-                float slope_of_cap = 1.0f;
-                weight[i] = scores.template weight<EDGE>(slope_of_cap, score, query + column, key + 8 * half,
-                                                         i ? minus_lse.y : minus_lse.x,
-                                                         column >= seen[half].first && column < seen[half].end);
-                score = SOFTCAP > 0 ? weight[i] * slope_of_cap : weight[i];
-            }
-            if (EARLY_DV) {
-                p[2 * n + half] = pack_pair(weight[0], weight[1]);
+                s[at] = scores.template weight<EDGE>(slopes[at], s[at], query + column, key + 8 * half,
+                                                     i ? minus_lse.y : minus_lse.x,
+                                                     column >= seen[half].first && column < seen[half].end);
             }
         }
     }
 }
 
-// dS^T as packed left operands, and P^T unless weigh_pairs has packed it. weights: as weigh_pairs leaves them.
-__device__ __forceinline__ void score_gradients(unsigned (&p)[PART / 4], unsigned (&ds)[PART / 4],
-                                                const float (&weights)[PART / 2], const float (&dp)[PART / 2],
-                                                const float* statistics) {
+// P^T and dS^T as packed left operands; weights and slopes as weigh_pairs leaves them.
+__device__ __forceinline__ void pack_pairs(unsigned (&p)[PART / 4], unsigned (&ds)[PART / 4],
+                                           const float (&weights)[PART / 2], const float (&slopes)[PART / 2],
+                                           const float (&dp)[PART / 2], const float* statistics) {
 #pragma unroll
     for (int n = 0; n < PART / 8; ++n) {
         const float2 delta = *reinterpret_cast<const float2*>(statistics + STREAM + 8 * n);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int at = 4 * n + 2 * half;
-            if (!EARLY_DV) {
-                p[2 * n + half] = pack_pair(weights[at], weights[at + 1]);
+            float gradient[2];
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                gradient[i] = weights[at + i] * (dp[at + i] - (i ? delta.y : delta.x));
+                if constexpr (SOFTCAP > 0) {
+                    gradient[i] *= slopes[at + i];
+                }
             }
-            ds[2 * n + half] = pack_pair(weights[at] * (dp[at] - delta.x), weights[at + 1] * (dp[at + 1] - delta.y));
+            p[2 * n + half] = pack_pair(weights[at], weights[at + 1]);
+            ds[2 * n + half] = pack_pair(gradient[0], gradient[1]);
         }
     }
 }
