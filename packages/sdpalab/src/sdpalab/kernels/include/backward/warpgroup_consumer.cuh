@@ -1,13 +1,14 @@
 // A consumer of the main loop of backward/warpgroup_loop.cuh: a warpgroup that owns 64 keys.
 //
-//    S(m) = K Q^T, dQ(m - 1) = dS K  ->  hand dQ over  ->  dP(m) = V dO^T beside P  ->  dS  ->  dV += P dO, dK += dS Q
+//    S^T = K Q^T, dP^T = V dO^T     P beside the product of dP     dS to shared memory     dV += P dO, dK += dS Q
+//    dQ = dS K when all consumers have stored dS
 //
-// Its part of dQ is computed a tile later, behind the next scores: the other consumers' dS is complete by then without a
-// wait, and one consumer's weights overlap another's products. There are two buffers of dS: a consumer that has found
-// the previous one full may overwrite the other, since all consumers have waited for their product with it before that.
+// A consumer issues dV and dK before it waits for the others, and no barrier stops it: the consumers drift apart by some
+// products, and the weights of one overlap the products of another. There are two buffers of dS. A consumer that has
+// found one full may write the other: all consumers have waited for their last product with it before that.
 //
-// ptxas serialises products whose registers it cannot follow: between two iterations only dV and dK are in flight, the
-// first tile has code of its own, and hold() keeps copies of registers ahead of the fences.
+// NOTES: ptxas serialises products whose registers it cannot follow. No product is in flight between two tiles, and
+// hold() keeps copies of registers ahead of the fences.
 #pragma once
 
 #include "backward/dq_sums.cuh"
@@ -20,7 +21,7 @@ using Budget = Registers<CONSUMERS>;
 using StreamPosition = RingPosition<NUM_STAGES>;
 using DsPosition = RingPosition<DS_STAGES>;
 
-static_assert(NUM_STAGES == 2 || NUM_STAGES == 3, "NUM_STAGES is 2 or 3: the scores of the next tile are ahead");
+static_assert(NUM_STAGES >= 1 && NUM_STAGES <= 3, "NUM_STAGES is 1, 2 or 3");
 
 struct SharedStorage {
     unsigned char k[CONSUMERS][OWN_BYTES];
@@ -170,7 +171,7 @@ private:
         }
     }
 
-    // Issues the consumer's part of dQ when all consumers have stored dS.
+    // Waits until all consumers have stored dS, and issues this one's part of dQ.
     __device__ __forceinline__ void issue_dq_of_tile(float (&dq)[PANEL_COLUMNS / 2]) {
         mbarrier_wait(smem.barriers.ds_full[ds_stage.stage], ds_stage.parity);
         ptx::wgmma_fence();
@@ -187,7 +188,7 @@ private:
         ptx::wgmma_fence();
         issue_scores(s, k_smem, q_smem);
         issue_scores(dp, v_smem, do_smem);
-        ptx::wgmma_wait_group<1>();
+        ptx::wgmma_wait_group<1>();  // for S
         hold(s);
         if constexpr (FIRST > 0) {  // dV and dK of the part before
             hold(dk);

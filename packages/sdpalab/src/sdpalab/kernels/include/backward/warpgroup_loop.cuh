@@ -16,8 +16,8 @@ __device__ __forceinline__ void load_panels(const void* tile, const TensorMap& m
                                             unsigned full) {
 #pragma unroll
     for (int panel = 0; panel < PANELS; ++panel) {
-        ptx::cp_async_bulk_tensor_3d_load(ptx::smem_address(tile) + panel * PANEL_BYTES, map, panel * PANEL_COLUMNS, row,
-                                          head, full);
+        const unsigned panel_smem = ptx::smem_address(tile) + panel * PANEL_BYTES;
+        ptx::cp_async_bulk_tensor_3d_load(panel_smem, map, panel * PANEL_COLUMNS, row, head, full);
     }
 }
 

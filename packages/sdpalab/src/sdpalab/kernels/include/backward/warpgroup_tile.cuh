@@ -1,7 +1,7 @@
 // Products of a consumer, a warpgroup that owns 64 keys, with a tile of queries: all 5 on wgmma.
 //
 //    S^T = K Q^T, dP^T = V dO^T      both operands in shared memory; the accumulators hold [64 keys, STREAM queries]
-//    dV += P^T dO, dK += dS^T Q      P^T and dS^T are left operands in registers, as the weights are in the forward pass
+//    dV += P^T dO, dK += dS^T Q      P^T and dS^T are left operands in registers
 //    dQ = dS K                       dS^T of all consumers in shared memory, both operands transposed
 //
 // Fragments are numbered as in ptx/wgmma.cuh: element 4 n + 2 half + i of an accumulator of S^T belongs to query
@@ -26,6 +26,7 @@ constexpr int DS_PANEL_BYTES = BLOCK * PANEL_ROW_BYTES;         // dS^T, [BLOCK 
 constexpr int DS_BYTES = ROW_BLOCKS * DS_PANEL_BYTES;
 // Queries whose scores are computed at once: half as many where a cap or a mask takes registers of its own.
 constexpr int PART = WARPGROUP_M / (CONSUMERS > 1 && (ATTN_MASK || SOFTCAP > 0) ? 2 : 1);
+
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 96 || HEAD_DIM == 128, "HEAD_DIM is 64, 96 or 128");
 static_assert(BLOCK == 64 || BLOCK == 128, "BLOCK is 64 or 128: 64 keys a consumer");
 static_assert(STREAM == 64 || (STREAM == 128 && HEAD_DIM == 64), "STREAM is 64, or 128 for HEAD_DIM 64");
@@ -62,19 +63,21 @@ __device__ __forceinline__ void issue_gradient(float (&grad)[HEAD_DIM / 2], cons
 
 // Issues a consumer's part of dQ: rows consumer % ROW_BLOCKS and panel consumer / ROW_BLOCKS, in units of 64. ds_smem:
 // [ROW_BLOCKS][BLOCK keys, 64 queries]; k_smem: [CONSUMERS][PANELS][64 keys, 64].
-__device__ __forceinline__ void issue_dq(float (&dq)[PANEL_COLUMNS / 2], unsigned ds_smem, unsigned k_smem, int consumer) {
+__device__ __forceinline__ void issue_dq(float (&dq)[PANEL_COLUMNS / 2], unsigned ds_smem, unsigned k_smem,
+                                         int consumer) {
     const unsigned long long ds = tile_descriptor<BLOCK>(ds_smem + consumer % ROW_BLOCKS * DS_PANEL_BYTES);
     const unsigned long long k = tile_descriptor<WARPGROUP_M>(k_smem + consumer / ROW_BLOCKS * OWN_PANEL_BYTES);
-    ptx::wgmma_mma_async_ss_transposed<false>(dq, ds, k);
+    ptx::wgmma_mma_async_ss<false, true>(dq, ds, k);
 #pragma unroll
     for (int n = 1; n < BLOCK / 16; ++n) {
         constexpr int STEPS = WARPGROUP_M / 16;  // within the keys of a consumer
-        ptx::wgmma_mma_async_ss_transposed<true>(dq, ds + row_step(n), k + n / STEPS * (OWN_BYTES / 16) + row_step(n % STEPS));
+        const unsigned long long keys = k + n / STEPS * (OWN_BYTES / 16);
+        ptx::wgmma_mma_async_ss<true, true>(dq, ds + row_step(n), keys + row_step(n % STEPS));
     }
     ptx::wgmma_commit_group();
 }
 
-// Turns scores into weights: s becomes P^T of a lane's pairs, and slopes the derivatives of a soft cap, if there is one.
+// Computes the weights of scores: s becomes P^T of a lane's pairs, and slopes the derivatives of a soft cap, if any.
 // statistics: of the tile, from the lane's first query on; key, query: the lane's first.
 template <bool EDGE>
 __device__ __forceinline__ void weigh_pairs(float (&s)[PART / 2], float (&slopes)[PART / 2], const HeadScores& scores,
