@@ -42,7 +42,7 @@ def test_the_former_name_of_features_still_works() -> None:
 
 
 SEQUENCES = ("flash_varlen", "flash_decode", "flash_decode_e4m3")
-GRADIENTS = ("flash_backward_two_pass", "flash_backward")
+GRADIENTS = ("flash_backward_two_pass", "flash_backward", "hopper_backward")
 ORDER = (
     *("scalar", "cublas", "wmma", "cp_async", "warp_specialized", "flash"),
     *("fp8_simulated", "fp8", "hopper", "hopper_fp8", "triton_flash"),
