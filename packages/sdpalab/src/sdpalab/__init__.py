@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from sdpalab.torch_api.lse import attention_with_lse
     from sdpalab.torch_api.mode import no_fallback
     from sdpalab.torch_api.ops import scaled_dot_product_attention
+    from sdpalab.torch_api.recording import record_calls
+    from sdpalab.torch_api.simulating import on_simulator
 
 __all__ = [
     "MISSION",
@@ -76,8 +78,10 @@ __all__ = [
     "judge_many",
     "laid_out",
     "no_fallback",
+    "on_simulator",
     "prepare",
     "prove",
+    "record_calls",
     "reload_proofs",
     "repro",
     "scaled_dot_product_attention",
@@ -112,6 +116,8 @@ _HOME = {
     "sdpalab.torch_api.lse": ("attention_with_lse",),
     "sdpalab.torch_api.mode": ("no_fallback",),
     "sdpalab.torch_api.ops": ("scaled_dot_product_attention",),
+    "sdpalab.torch_api.recording": ("record_calls",),
+    "sdpalab.torch_api.simulating": ("on_simulator",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
