@@ -1,4 +1,4 @@
-"""Write ``docs/schemas``: JSON Schemas of the commands' documents, and of the requests and answers of ``serve``."""
+"""Write ``docs/schemas``: JSON Schemas of the commands' documents, of ``serve`` and of traces."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from sdpalab.commands.documents import CONTENTS, json_schema
+from sdpalab.evidence.store.trace import trace_schema
 from sdpalab.service.answers import json_schema as service_schema
 
 FOLDER = Path(__file__).resolve().parent.parent / "packages" / "sdpalab" / "docs" / "schemas"
@@ -13,7 +14,8 @@ FOLDER = Path(__file__).resolve().parent.parent / "packages" / "sdpalab" / "docs
 
 def texts() -> dict[str, str]:
     """The text of each schema by the name of its file."""
-    schemas = {command: json_schema(command) for command in CONTENTS} | {"serve": service_schema()}
+    schemas = {command: json_schema(command) for command in CONTENTS}
+    schemas |= {"serve": service_schema(), "trace": trace_schema()}
     return {f"{name}.json": json.dumps(schema, indent=1) + "\n" for name, schema in schemas.items()}
 
 

@@ -291,6 +291,7 @@ def test_doctor_is_ready_here(cli: Runner) -> None:
         "NVRTC",
         "CUDA headers",
         "compile",
+        "C++ compiler",
         "disassemblers",
         "Triton",
         "GPU",

@@ -9,7 +9,6 @@ import pytest
 from sdpalab import Problem, Status, UserError, evaluate, judge_many
 from sdpalab.evaluation import Evaluation
 from sdpalab.jobs import executor_named
-from sdpalab.judge.sandbox.guarded import fork_server
 
 FILE = Path(__file__).parent / "judge" / "cuda_candidates.py"
 TASK = Problem(1, 1, 40, 32, seq_kv=70)
@@ -61,6 +60,33 @@ def test_it_stops_at_the_first_stage_that_fails(name: str, stages: dict[str, str
         assert evaluation.log10_error > 0
 
 
+def test_the_time_of_a_kernel_that_passes_is_modelled_above_its_floor() -> None:
+    evaluation = evaluate(f"{FILE}:right", TASK, stages=("tiny",), gpu="L4", secret=SECRET)
+    assert evaluation.passed
+    assert evaluation.gpu == "L4"
+    assert evaluation.modelled_us is not None
+    assert evaluation.floor_us is not None
+    assert 0 < evaluation.floor_us < evaluation.modelled_us < 1e3
+    wrong = evaluate(f"{FILE}:drops_a_key", TASK, stages=("tiny",), gpu="L4", secret=SECRET)
+    assert (wrong.modelled_us, wrong.floor_us) == (None, evaluation.floor_us)
+    assert wrong.not_modelled == "only the time of a kernel that passed is modelled"
+
+
+def test_a_candidate_that_does_not_load_fails_in_the_stage_compile() -> None:
+    for stages in (("compile",), ("compile", "tiny")):
+        evaluation = evaluate("def broken(:\n", TASK, stages=stages)
+        assert (evaluation.status, evaluation.stages) == (Status.BUILD_FAILED, {"compile": "BUILD_FAILED"})
+    with pytest.raises(UserError, match="head_dim must be 32, not 64"):
+        evaluate(f"{FILE}:right", Problem(1, 1, 40, 64), stages=("compile", "tiny"))
+
+
+def test_the_memory_of_a_candidate_is_bounded() -> None:
+    source = "def attention(q, k, v, *, scale, causal):\n    return bytearray(3 << 30)\n"
+    evaluation = evaluate(source, TASK, stages=("tiny",), memory_bytes=1 << 29)
+    assert evaluation.status is Status.CRASHED
+    assert "MemoryError" in evaluation.reason or "at most 0.5 are allowed" in evaluation.reason
+
+
 def test_equal_secrets_give_equal_evaluations() -> None:
     first, second = (of("drops_a_key").to_dict() for _ in range(2))
     assert {**first, "seconds": 0} == {**second, "seconds": 0}
@@ -100,10 +126,9 @@ EXPECTED = [
 
 def test_each_of_many_candidates_has_its_own_result() -> None:
     order: list[int] = []
-    with fork_server():
-        results = judge_many(
-            ITEMS, workers=2, finished=lambda n, _: order.append(n), stages=("tiny",), budget_s=15.0, secret=SECRET
-        )
+    results = judge_many(
+        ITEMS, workers=2, finished=lambda n, _: order.append(n), stages=("tiny",), budget_s=15.0, secret=SECRET
+    )
     assert [each.status for each in results] == EXPECTED, [each.text(200) for each in results]
     assert sorted(order) == list(range(len(ITEMS)))
 

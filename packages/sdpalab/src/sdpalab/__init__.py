@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         StaticLimits,
         UnsupportedProblem,
     )
+    from sdpalab.kernels.layouts import laid_out
     from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, TiledMap
     from sdpalab.kernels.triton_kernel import TritonKernel
     from sdpalab.problem import MISSION, NAMED_PROBLEMS, TWELVE_CASES, Problem
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from sdpalab.torch_api.lse import attention_with_lse
     from sdpalab.torch_api.mode import no_fallback
     from sdpalab.torch_api.ops import scaled_dot_product_attention
+    from sdpalab.torch_api.recording import record_calls
+    from sdpalab.torch_api.simulating import on_simulator
 
 __all__ = [
     "MISSION",
@@ -73,9 +76,12 @@ __all__ = [
     "flash_attn_with_kvcache",
     "judge",
     "judge_many",
+    "laid_out",
     "no_fallback",
+    "on_simulator",
     "prepare",
     "prove",
+    "record_calls",
     "reload_proofs",
     "repro",
     "scaled_dot_product_attention",
@@ -99,6 +105,7 @@ _HOME = {
         "StaticLimits",
         "UnsupportedProblem",
     ),
+    "sdpalab.kernels.layouts": ("laid_out",),
     "sdpalab.kernels.plan": ("Buffer", "Launch", "LaunchPlan", "Module", "TiledMap"),
     "sdpalab.kernels.triton_kernel": ("TritonKernel",),
     "sdpalab.problem": ("MISSION", "NAMED_PROBLEMS", "TWELVE_CASES", "Problem"),
@@ -109,6 +116,8 @@ _HOME = {
     "sdpalab.torch_api.lse": ("attention_with_lse",),
     "sdpalab.torch_api.mode": ("no_fallback",),
     "sdpalab.torch_api.ops": ("scaled_dot_product_attention",),
+    "sdpalab.torch_api.recording": ("record_calls",),
+    "sdpalab.torch_api.simulating": ("on_simulator",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

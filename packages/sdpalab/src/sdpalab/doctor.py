@@ -14,7 +14,18 @@ from collections.abc import Callable
 from importlib import metadata
 
 from sdpalab.errors import MachineError, UserError
-from warpsan.doctor import Check, Health, cache_folder, compile_kernel, compiler, disk, headers, packages, python
+from warpsan.doctor import (
+    Check,
+    Health,
+    cache_folder,
+    compile_kernel,
+    compiler,
+    cpp_compiler,
+    disk,
+    headers,
+    packages,
+    python,
+)
 
 __all__ = ["examine"]
 
@@ -33,6 +44,7 @@ def examine() -> tuple[Check, ...]:
         compiler,
         headers,
         compile_kernel,
+        cpp_compiler,
         _disassemblers,
         _triton,
         _gpu,

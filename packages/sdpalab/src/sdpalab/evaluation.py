@@ -25,6 +25,7 @@ from sdpalab.judge.cases import cases_for
 from sdpalab.judge.interrupt import Interrupt
 from sdpalab.judge.provenance import provenance_of
 from sdpalab.judge.sandbox.candidate import Candidate
+from sdpalab.judge.sandbox.guarded import copies_for
 from sdpalab.judge.session import (
     BuildFailure,
     FirstBuild,
@@ -35,9 +36,12 @@ from sdpalab.judge.session import (
 )
 from sdpalab.judge.small_cases import CaseSpec, normal_case, small_version
 from sdpalab.judge.verdict import Case, Verdict
+from sdpalab.measure.speed_of_light import binding_floor
+from sdpalab.model.evaluated import modelled_us
 from sdpalab.problem import MISSION, Problem
 from sdpalab.record import RECORD, JsonRecord, dataclass
 from sdpalab.status import Status
+from warpsan.gpus import Gpu, gpu_named
 from warpsan.host import usable_cpus
 
 __all__ = ["GRACE_SECONDS", "STAGES", "Evaluation", "evaluate", "evaluate_alone", "evaluate_job", "judge_many"]
@@ -77,6 +81,14 @@ class Evaluation(JsonRecord):
         Code that no case executed.
     provenance : str
         Origin of the output of a function with kernels.
+    gpu : str
+        GPU of the next two; empty if none was asked for.
+    modelled_us : float, optional
+        Modelled time of one call at the task's size in microseconds, with inputs in L2, of a kernel that passed.
+    floor_us : float, optional
+        Least time of any kernel there in microseconds: the largest floor, with inputs in L2.
+    not_modelled : str
+        Reason for a missing modelled time.
     seconds : float
         Wall-clock time.
     """
@@ -93,6 +105,10 @@ class Evaluation(JsonRecord):
     blocks: tuple[int, int] = (0, 0)
     unjudged: tuple[str, ...] = ()
     provenance: str = ""
+    gpu: str = ""
+    modelled_us: float | None = None
+    floor_us: float | None = None
+    not_modelled: str = ""
     seconds: float = 0.0
 
     @property
@@ -115,6 +131,8 @@ def evaluate(
     stages: Sequence[str] = STAGES[:3],
     budget_s: float = 60.0,
     secret: bytes | None = None,
+    memory_bytes: int | None = None,
+    gpu: str = "",
 ) -> Evaluation:
     """Judge a candidate by stages, and stop at the first that fails.
 
@@ -130,18 +148,24 @@ def evaluate(
         Most wall-clock seconds; a case that has begun ends early.
     secret : bytes, optional
         Source of the hidden seeds; equal secrets give equal evaluations. Default: random bytes.
+    memory_bytes : int, optional
+        Most resident memory of a candidate's process. Default: 16 GiB.
+    gpu : str, optional
+        GPU for the modelled time of a kernel that passes, such as ``L4``. The model needs one more run, without checks,
+        at the task's size.
 
     Raises
     ------
     UserError
-        If a stage is unknown, or the candidate does not support the task. A candidate that does not load or build has
-        the status BUILD_FAILED.
+        If a stage or the GPU is unknown, or the candidate does not support the task. A candidate that does not load or
+        build has the status BUILD_FAILED.
     MachineError
         If no process can be started.
     """
     if unknown := [stage for stage in stages if stage not in STAGES]:
         raise UserError(f"there is no stage {unknown[0]!r}; the stages are {', '.join(STAGES)}")
     begin, problem = time.monotonic(), task or MISSION
+    target = gpu_named(gpu) if gpu else None
     statuses: dict[str, str] = {}
     verdicts: list[Verdict] = []
     status, reason = Status.PASSED, ""
@@ -156,7 +180,8 @@ def evaluate(
                 continue  # in the processes of the next stage
             first = FirstBuild(problem) if ordered[:2] == ["compile", stage] else None
             try:
-                status, reason, verdict = _stage(stage, candidate, problem, left, secret, first)
+                limits = {"secret": secret, "memory_bytes": memory_bytes}
+                status, reason, verdict = _stage(stage, candidate, problem, left, first, limits)
             except BuildFailure as failure:
                 status, reason = failure.status, failure.reason
                 statuses["compile"] = status.value
@@ -166,7 +191,11 @@ def evaluate(
             verdicts += [verdict] if verdict is not None else []
             if status is not Status.PASSED:
                 break
-    return _vector(status, reason, statuses, verdicts, time.monotonic() - begin)
+        modelled = {}
+        if target is not None:
+            left = begin + budget_s - time.monotonic()
+            modelled = _modelled(candidate, problem, target, left, memory_bytes, passed=status is Status.PASSED)
+    return _vector(status, reason, statuses, verdicts, modelled, time.monotonic() - begin)
 
 
 def judge_many(
@@ -191,7 +220,7 @@ def judge_many(
     finished : callable, optional
         Called with the index of each item and its evaluation, in order of their ends.
     **options
-        ``stages``, ``budget_s`` and ``secret`` of :func:`evaluate`.
+        ``stages``, ``budget_s``, ``secret``, ``memory_bytes`` and ``gpu`` of :func:`evaluate`.
 
     Returns
     -------
@@ -207,7 +236,7 @@ def judge_many(
         return evaluation
 
     if executor is None:
-        with ThreadPoolExecutor(workers or usable_cpus()) as pool:
+        with copies_for(len(items)), ThreadPoolExecutor(workers or usable_cpus()) as pool:
             jobs = [
                 pool.submit(lambda n, item: ended(n, evaluate_alone(*item, **options)), number, item)
                 for number, item in enumerate(items)
@@ -262,11 +291,16 @@ def _candidate(source: Candidate) -> Iterator[Candidate]:
 
 
 def _stage(
-    stage: str, candidate: Candidate, problem: Problem, seconds: float, secret: bytes | None, first: FirstBuild | None
+    stage: str,
+    candidate: Candidate,
+    problem: Problem,
+    seconds: float,
+    first: FirstBuild | None,
+    limits: Mapping[str, Any],
 ) -> tuple[Status, str, Verdict | None]:
     """Status, reason and verdict of one stage, with this much time; ``first``: its processes do the compile stage."""
     if stage == "compile":
-        return *build_problem(candidate, problem, seconds), None
+        return *build_problem(candidate, problem, timeout=seconds, memory_bytes=limits["memory_bytes"]), None
     interrupt = Interrupt()
     timer = threading.Timer(seconds, interrupt.now)
     timer.start()
@@ -282,7 +316,7 @@ def _stage(
             algebra=not tiny,
             coverage=not tiny,
             interrupt=interrupt,
-            secret=secret,
+            **limits,
         )
     except JudgingInterrupted as stop:
         verdict = stop.verdict
@@ -307,8 +341,28 @@ def _tiny(problem: Problem) -> CaseSpec:
     return normal_case(small.with_(**sizes))
 
 
+def _modelled(
+    candidate: Candidate, problem: Problem, gpu: Gpu, seconds: float, memory_bytes: int | None, *, passed: bool
+) -> dict[str, Any]:
+    """Fields of the modelled time."""
+    floor = round(binding_floor(problem, gpu, cold=False).microseconds, 3)
+    microseconds, reason = None, "" if passed else "only the time of a kernel that passed is modelled"
+    if passed and not isinstance(candidate, str):
+        reason = "only the time of a named kernel or a file is modelled"
+    elif passed:
+        microseconds, reason = modelled_us(
+            str(candidate), problem, gpu, seconds=max(1.0, seconds), memory_bytes=memory_bytes
+        )
+    return {"gpu": gpu.name, "modelled_us": microseconds, "floor_us": floor, "not_modelled": reason}
+
+
 def _vector(
-    status: Status, reason: str, stages: Mapping[str, str], verdicts: Sequence[Verdict], seconds: float
+    status: Status,
+    reason: str,
+    stages: Mapping[str, str],
+    verdicts: Sequence[Verdict],
+    modelled: Mapping[str, Any],
+    seconds: float,
 ) -> Evaluation:
     cases = [case for verdict in verdicts for case in verdict.cases]
     last = verdicts[-1] if verdicts else None
@@ -336,6 +390,7 @@ def _vector(
         blocks=(sum(each.executed for each in code), sum(each.blocks for each in code)),
         unjudged=tuple(sentence for each in code for sentence in each.sentences),
         provenance=provenance_of(stated[-1]) if stated else "",
+        **modelled,
         seconds=round(seconds, 3),
     )
 

@@ -17,6 +17,9 @@ each batch entry. A kernel sees *buffers*; :mod:`sdpalab.packing` converts betwe
     number of its keys.
 ``varlen,paged:N``
     Q as in ``varlen``, K and V as in ``paged:N``.
+``paged:N:e4m3``
+    Pages of bytes: numbers of e4m3 (OCP OFP8), which ``k_scale`` and ``v_scale``, float32 [Hkv], multiply
+    (FlashAttention-3's ``k_descale`` and ``v_descale``). Also behind ``varlen,``.
 
 Names and meaning are those of FlashAttention's ``flash_attn_varlen_func`` and ``flash_attn_with_kvcache``.
 """
@@ -35,17 +38,19 @@ FEATURE_BUFFERS = {
     **{name: (name,) for name in ARRAYS},
     "varlen": ("cu_seqlens_q", "cu_seqlens_k"),
     "paged": ("block_table", "kv_lengths"),
+    "e4m3_cache": ("k_scale", "v_scale"),
 }
 """Input buffers of the features that have any."""
 
 
 class Layout(NamedTuple):
-    """A layout: whether the queries (and, without pages, the keys) are packed, the rows of a page (0: no pages), and
-    whether packed keys have gaps."""
+    """A layout: whether the queries (and, without pages, the keys) are packed, the rows of a page (0: no pages),
+    whether packed keys have gaps, and whether pages hold e4m3."""
 
     packed: bool = False
     page_size: int = 0
     gaps: bool = False
+    e4m3: bool = False
 
     @classmethod
     def parse(cls, text: object) -> Layout:
@@ -60,16 +65,19 @@ class Layout(NamedTuple):
         if first.startswith("paged:") and not comma:
             first, pages = "", first
         if first in ("", "dense", "varlen", "varlen:gaps") and (first == "varlen" or not comma):
-            size = pages.removeprefix("paged:")
-            if not pages or (pages.startswith("paged:") and size.isdigit() and int(size) > 0):
-                return cls(first.startswith("varlen"), int(size or 0), first == "varlen:gaps")
+            size, colon, kind = pages.removeprefix("paged:").partition(":")
+            known = kind == "e4m3" if colon else True
+            if not pages or (pages.startswith("paged:") and size.isdigit() and int(size) > 0 and known):
+                return cls(first.startswith("varlen"), int(size or 0), first == "varlen:gaps", bool(colon))
         raise ProblemError(
-            f"layout must be dense, varlen, varlen:gaps, paged:N or varlen,paged:N with N rows a page, not {text!r}"
+            "layout must be dense, varlen, varlen:gaps, paged:N or varlen,paged:N with N rows a page, or with pages of "
+            f"e4m3 paged:N:e4m3, not {text!r}"
         )
 
     def __str__(self) -> str:
         packed = ("varlen:gaps" if self.gaps else "varlen") if self.packed else ""
-        return ",".join(filter(None, (packed, f"paged:{self.page_size}" if self.page_size else ""))) or "dense"
+        pages = f"paged:{self.page_size}{':e4m3' * self.e4m3}" if self.page_size else ""
+        return ",".join(filter(None, (packed, pages))) or "dense"
 
     @property
     def dense(self) -> bool:

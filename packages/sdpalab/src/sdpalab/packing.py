@@ -1,7 +1,8 @@
 """The buffers of a problem's layout (:mod:`sdpalab.layout`): their shapes, and the logical arrays in them.
 
 Each row of a buffer that belongs to no sequence is padding: NaN, or the values of
-:func:`sdpalab.inputs.padding.loud_padding`. Entries of a block table behind the last page of a sequence are -1, or with
+:func:`sdpalab.inputs.padding.loud_padding`. A cache in e4m3 is bytes, and its padding NaN: e4m3 has no infinities.
+Entries of a block table behind the last page of a sequence are -1, or with
 loud padding a page that no sequence uses.
 
 The pages of a cache are shuffled, and pages without an owner lie between them; full pages with the same keys and values
@@ -15,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -31,6 +33,7 @@ TAIL = 5
 Shapes = dict[str, tuple[tuple[int, ...], str]]
 """Shape and dtype of arrays, by name."""
 
+_E4M3_NAN = 0x7F
 _QUERIES = ("q", "dq", "o", "do", "lse")
 _KEYS = ("k", "v", "dk", "dv")
 
@@ -56,7 +59,8 @@ class Packing:
         if layout.dense:
             known = {"q": problem.q_shape, "k": problem.kv_shape, "v": problem.v_shape}
             return {**{name: (shape, problem.dtype) for name, shape in known.items()}, **further}
-        shapes = {name: (self._shape(name), problem.dtype) for name in ("q", "k", "v")}
+        cache = "uint8" if layout.e4m3 else problem.dtype
+        shapes = {name: (self._shape(name), problem.dtype if name == "q" else cache) for name in ("q", "k", "v")}
         if layout.packed:
             shapes["cu_seqlens_q"] = ((problem.batch + 1,), "int32")
         if layout.page_size:
@@ -98,7 +102,10 @@ class Packing:
         buffers: dict[str, Array] = {}
         for name in self.inputs:
             if name in (*_QUERIES, *_KEYS):
-                buffers[name] = self._scattered(name, arrays[name], indices.get("block_table"), loud=loud)
+                logical = arrays[name]
+                if self._layout.e4m3 and name in _KEYS:
+                    logical = _e4m3_bytes(logical, arrays[f"{name}_scale"])
+                buffers[name] = self._scattered(name, logical, indices.get("block_table"), loud=loud)
             else:
                 buffers[name] = indices[name] if name in indices else arrays[name]
         return buffers
@@ -186,8 +193,11 @@ class Packing:
         """A buffer whose rows of sequences hold the logical array [B, H, S] or [B, H, S, D], and other rows padding."""
         shape, heads, columns = self.inputs[name][0], logical.shape[1], logical.shape[3:]
         total = math.prod(shape) // heads // math.prod(columns)
-        flat = np.full((total, heads, *columns), math.inf if loud else math.nan, logical.dtype)
-        if loud and name == "k":
+        if logical.dtype == np.uint8:
+            flat = np.full((total, heads, *columns), _E4M3_NAN, np.uint8)
+        else:
+            flat = np.full((total, heads, *columns), math.inf if loud else math.nan, logical.dtype)
+        if loud and name == "k" and logical.dtype != np.uint8:
             flat[...] = 0
             flat[np.arange(total), :, np.arange(total) % columns[0]] = math.inf
         for entry, places in enumerate(self._places(name, table)):
@@ -213,6 +223,12 @@ class Packing:
                 if full:
                     known[held] = page
         return table
+
+
+def _e4m3_bytes(array: Array, scales: Array) -> Array:
+    """Bytes of the numbers of e4m3 that give ``array`` [B, Hkv, S, D] times ``scales`` [Hkv]; infinities are NaN."""
+    numbers: Array = (array.astype(np.float32) / scales[:, None, None]).astype(ml_dtypes.float8_e4m3fn)
+    return numbers.view(np.uint8)
 
 
 def _ends(rows: Sequence[int]) -> list[int]:

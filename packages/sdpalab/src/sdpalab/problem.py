@@ -116,8 +116,9 @@ class Problem:
     task : {"forward", "backward"}
         Result: O, or the gradients dQ, dK and dV.
     layout : str
-        ``dense``, ``varlen``, ``varlen:gaps``, ``paged:N`` or ``varlen,paged:N`` (:mod:`sdpalab.layout`). Layouts other
-        than dense have lengths: by default all are Skv, and Sq for packed queries.
+        ``dense``, ``varlen``, ``varlen:gaps``, ``paged:N`` or ``varlen,paged:N``, or ``paged:N:e4m3`` (pages of e4m3;
+        :mod:`sdpalab.layout`). Layouts other than dense have lengths: by default all are Skv, and Sq for packed
+        queries.
 
     Raises
     ------
@@ -247,6 +248,11 @@ class Problem:
         return self.layout_form.page_size
 
     @property
+    def e4m3_cache(self) -> bool:
+        """Whether pages of K and V hold e4m3, with a scale for each head."""
+        return self.layout_form.e4m3
+
+    @property
     def backward(self) -> bool:
         """Whether the task is the gradients."""
         return self.task == "backward"
@@ -295,8 +301,8 @@ class Problem:
         """Shape and dtype of each input array beside Q, K and V, by name.
 
         Lengths are int32 [B]; a mask is [1 or B, 1 or H, Sq, Skv], of bytes (0: hidden, 1: seen) or of the problem's
-        dtype; slopes and sinks are float32 [H]. The gradients need dO, and O and the log-sum-exp (float32 [B, H, Sq])
-        of the forward pass.
+        dtype; slopes and sinks are float32 [H], scales of a cache in e4m3 float32 [Hkv]. The gradients need dO, and O
+        and the log-sum-exp (float32 [B, H, Sq]) of the forward pass.
         """
         shapes: dict[str, tuple[tuple[int, ...], str]] = {}
         for name in ("kv_lengths", "q_lengths"):
@@ -308,6 +314,8 @@ class Problem:
         for name in ("alibi_slopes", "sinks"):
             if getattr(self, name):
                 shapes[name] = ((self.heads,), "float32")
+        if self.e4m3_cache:
+            shapes |= dict.fromkeys(("k_scale", "v_scale"), ((self.kv_heads,), "float32"))
         if self.backward:
             shapes |= {"do": (self.o_shape, self.dtype), "o": (self.o_shape, self.dtype)}
             shapes["lse"] = (self.o_shape[:3], "float32")
@@ -398,7 +406,7 @@ class Problem:
         if self.backward:  # rows of Q, O and dO are read, and rows of dQ written; K and V have gradients of their size
             q_and_o = self.heads * (rows * (self.head_dim + 2 * self.dim_v) + written * self.head_dim)
             k_and_v, others = 2 * k_and_v, others + 4 * self.heads * rows
-        return DTYPES[self.dtype] * (q_and_o + k_and_v) + others
+        return DTYPES[self.dtype] * q_and_o + (1 if self.e4m3_cache else DTYPES[self.dtype]) * k_and_v + others
 
     @property
     def label(self) -> str:

@@ -46,7 +46,7 @@ ARRAYS = ("kv_lengths", "attn_mask", "alibi_slopes", "sinks", "q_lengths")
 _SETTINGS = ("window_size", "softcap", *ARRAYS, "bottom_right", "head_dim_v")
 FIELDS = (*_SETTINGS, "task", "layout")
 """Fields that most problems lack: :meth:`sdpalab.problem.Problem.to_dict` contains them only where they are set."""
-FEATURES = (*_SETTINGS, "backward", "varlen", "paged")
+FEATURES = (*_SETTINGS, "backward", "varlen", "paged", "e4m3_cache")
 """Features that most problems lack. A kernel or callable has to declare that it supports them."""
 TASKS = {"forward": ("o",), "backward": ("dq", "dk", "dv")}
 """Tasks, and the outputs of each; a forward kernel may also write ``lse``."""

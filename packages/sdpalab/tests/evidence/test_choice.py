@@ -27,12 +27,13 @@ from certificate_sample import (
 from sdpalab.bugs import replace_once
 from sdpalab.errors import MachineError
 from sdpalab.evidence.store import choice, lookup
-from sdpalab.evidence.store.choice import Choice, GpuPlatform, choose, compares, function_of
+from sdpalab.evidence.store.choice import Choice, GpuPlatform, choose
 from sdpalab.evidence.store.files import ArrayStore
 from sdpalab.evidence.store.folders import folder_of, records_folder
 from sdpalab.evidence.store.lookup import Records, forget, records_on
 from sdpalab.evidence.store.record import AnyRecord, RecordWarning, StoredRecord, keep, sealed
 from sdpalab.evidence.store.timings import LEAST_ROUNDS, Timing, timings_of
+from sdpalab.evidence.store.trace import function_of, sizes_of
 from sdpalab.judge.verdict import Case, Status
 from sdpalab.problem import Problem
 from sdpalab.user_folder import data_folder
@@ -158,15 +159,16 @@ def test_a_kernel_without_a_time_is_said_to_have_none(case: Case) -> None:
     assert "has no time of flash: LEFT OUT: too slow; run: " in selected.reason
 
 
-VARLEN = Problem(4, 8, 200, 64, layout="varlen", q_lengths=(200, 3, 0, 50), kv_lengths=(200, 9, 4, 40), causal=True)
+VARLEN = Problem(4, 8, 200, 64, layout="varlen", q_lengths=(200, 3, 0, 40), kv_lengths=(200, 9, 4, 30), causal=True)
 
 
 @pytest.mark.parametrize(
     ("other", "same"),
     [
         (VARLEN.with_(q_lengths=(60, 60, 60, 60), kv_lengths=(61, 61, 61, 61)), True),
-        (VARLEN.with_(batch=3, q_lengths=(200, 20, 20), kv_lengths=(200, 30, 20)), True),
-        (VARLEN.with_(q_lengths=(200, 60, 0, 50)), False),  # 310 rows
+        (VARLEN.with_(batch=3, seq_q=150, q_lengths=(150, 70, 20), kv_lengths=(150, 70, 30)), True),
+        (VARLEN.with_(q_lengths=(200, 3, 0, 46)), True),  # 249 rows, and 5 behind them
+        (VARLEN.with_(q_lengths=(200, 3, 0, 49)), False),  # 252
         (VARLEN.with_(batch=2, q_lengths=(200, 50), kv_lengths=(200, 50)), False),
         (VARLEN.with_(causal=False), False),
         (VARLEN.with_(layout="varlen:gaps"), False),
@@ -174,8 +176,8 @@ VARLEN = Problem(4, 8, 200, 64, layout="varlen", q_lengths=(200, 3, 0, 50), kv_l
     ],
 )
 def test_a_comparison_of_packed_sequences_holds_for_sizes_up_to_a_power_of_two(other: Problem, same: bool) -> None:
-    assert compares(VARLEN, other) is same
-    assert not compares(JUDGED, JUDGED.with_(seq_q=59, seq_kv=59))
+    assert (sizes_of(VARLEN) == sizes_of(other)) is same
+    assert sizes_of(JUDGED) != sizes_of(JUDGED.with_(seq_q=59, seq_kv=59))
 
 
 @pytest.mark.parametrize(

@@ -67,9 +67,14 @@ HACKS = (
     ),
     _caught("lower precision than declared", *("cheat scores_in_half", "cheat weights_in_eight_bits"), reason="rule 2"),
     _caught("one percent of wrong elements", "submission flashinfer/few_elements_wrong", reason="the worst row"),
-    _caught("more shared memory than there is", "cuda too_much_shared", reason="limits of the architecture"),
+    _caught(
+        "more shared memory than there is",
+        *("cuda too_much_shared", "submission kernelbench/too_much_shared_unchecked"),
+        reason="limits of the architecture; a refused launch leaves poison",
+    ),
     _caught(
         "a race or a missing barrier",
+        "submission kernelbench/missing_barrier",
         "test packages/sdpalab/tests/kernels/test_planted_bugs.py::test_the_hazard_is_reported",
         reason="the simulator's checks, in every case",
     ),
@@ -91,7 +96,7 @@ HACKS = (
     # The author of the output
     _caught(
         "a library in place of a kernel",
-        "submission kernelbench/kernel_never_launched",
+        *("submission kernelbench/kernel_never_launched", "submission kernelbench/library_in_cpp"),
         reason="status BY_TORCH: last writers and operations",
     ),
     _caught(
@@ -122,10 +127,10 @@ HACKS = (
         *("submission kernelbench/remembers_by_address", "cheat memo_by_object", "cheat memo_by_problem"),
         reason="other data in the same memory",
     ),
-    _impossible(
+    _caught(
         "a cache of pointers in C++",
-        "submission kernelbench/compiles_host_code",
-        reason="no host code in C++ runs; a kernel's launches have no memory between cases",
+        "submission kernelbench/remembers_in_cpp",
+        reason="other data in the same memory, at the same device addresses",
     ),
     _clock(
         "a CUDA graph replayed on stale pointers",
@@ -151,8 +156,8 @@ HACKS = (
     _caught("expected tensors found by the collector", "cheat oracle_in_this_process", reason="another process"),
     _caught(
         "memory near a pointer scanned",
-        "cuda hides_hazards",
-        reason="out of bounds on the simulator, by byte of a buffer",
+        *("cuda hides_hazards", "submission kernelbench/reads_device_memory_on_the_host"),
+        reason="out of bounds on the simulator, by byte of a buffer; host code has no addresses of the device",
     ),
     _caught(
         "a patched checker",

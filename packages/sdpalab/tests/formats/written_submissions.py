@@ -9,7 +9,11 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+sys.path.append(str(Path(__file__).parent))
+
+from cuda_submissions import DECODE, FORWARD, FORWARD_DECLARED, HALF_TILES, HALF_TILES_BINDING, RAGGED_CUDA, inline
 
 __all__ = ["SUBMISSIONS", "Written", "page", "write_all"]
 
@@ -101,6 +105,24 @@ CAUSAL = (
     .replace("forward(self, Q, K, V, is_causal=True)", "forward(self, Q, K, V)")
     .replace("torch.rand(", "torch.randn(")
 )
+DECODE_TASK = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, Q, K, V):
+        return torch.nn.functional.scaled_dot_product_attention(Q, K, V)
+
+
+def get_inputs():
+    one, all_keys = (8, 32, 1, 128), (8, 32, 2048, 128)
+    return [0.1 * torch.randn(*shape, device="cuda", dtype=torch.bfloat16) for shape in (one, all_keys, all_keys)]
+
+
+def get_init_inputs():
+    return []
+"""
 GPUMODE = """
 import torch
 
@@ -201,6 +223,7 @@ class Written(NamedTuple):
     status: str
     accepted: bool | None
     task: str = ""
+    files: tuple[tuple[str, str], ...] = ()
 
 
 def _new(body: str) -> str:
@@ -281,12 +304,6 @@ def _kernelbench() -> list[Written]:
             True,
         ),
         of("zeroes_its_inputs", EAGER + _new("o = eager(Q, K, V)\nK.zero_()\nreturn o"), "INPUT_CHANGED", True),
-        of(
-            "compiles_host_code",
-            "import torch\nfrom torch.utils.cpp_extension import load_inline\n" + _new("return load_inline()"),
-            "REFUSED",
-            None,
-        ),
         of("another_task", EAGER + _new("return Q @ K.transpose(-1, -2) @ V"), "REFUSED", None, MATMUL),
         of("self_matmul", EAGER + _new("return eager(Q, Q, Q)"), "INCORRECT", False),
         of("not_a_number", EAGER + _new("return torch.full_like(Q, float('nan'))"), "NOT_FINITE", False),
@@ -347,6 +364,63 @@ def _kernelbench() -> list[Written]:
     ]
 
 
+def _extensions() -> list[Written]:
+    """Extensions in CUDA C++."""
+
+    def of(name: str, code: str, status: str, accepted: bool | None, body: str = "", **more: Any) -> Written:
+        body = body or "return ext.forward(Q.contiguous(), K.contiguous(), V.contiguous(), False)"
+        return Written("kernelbench", name, code + _new(body), status, accepted, TASK, **more)
+
+    def changed(old: str, new: str, text: str = FORWARD) -> str:
+        assert old in text
+        return text.replace(old, new, 1)
+
+    calls = "return ext.{}(Q, K, V, False)"
+    beside = "import os\nimport torch\nfrom torch.utils.cpp_extension import load\n\nhere = os.path.dirname(__file__)\n"
+    beside += (
+        "ext = load(name='tiles', sources=[os.path.join(here, each) for each in ('tiles.cu', 'tiles_binding.cpp')])\n"
+    )
+    files = ("tiles.cu", HALF_TILES), ("tiles_binding.cpp", HALF_TILES_BINDING)
+    return [
+        of("inline_cuda", inline(FORWARD, FORWARD_DECLARED), "PASSED", True),
+        of(
+            "loaded_cuda", beside, "PASSED", True, "return ext.forward(Q, K, V, scale=Q.shape[-1] ** -0.5)", files=files
+        ),
+        of(
+            "too_much_shared_unchecked",
+            inline(changed("2 * kThreads * 64 * sizeof(float)", "60000"), FORWARD_DECLARED).replace(
+                "  C10_CUDA_KERNEL_LAUNCH_CHECK();\n", ""
+            ),
+            "NOT_FINITE",
+            False,
+        ),
+        of(
+            "missing_barrier",
+            inline(changed("    __syncthreads();\n  }\n", "  }\n"), FORWARD_DECLARED).replace(
+                "kThreads = 32", "kThreads = 64"
+            ),
+            "HAZARD",
+            True,
+        ),
+        of("remembers_in_cpp", inline(FORWARD, DECODE, "remembered"), "STALE", True, calls.format("remembered")),
+        of(
+            "library_in_cpp",
+            inline(FORWARD, DECODE, "by_the_library"),
+            "BY_TORCH",
+            True,
+            calls.format("by_the_library"),
+        ),
+        of(
+            "reads_device_memory_on_the_host",
+            inline(FORWARD, DECODE, "reads_on_the_host"),
+            "CRASHED",
+            False,
+            calls.format("reads_on_the_host"),
+        ),
+        of("unknown_library", inline("#include <cublas_v2.h>\n" + FORWARD, FORWARD_DECLARED), "BUILD_FAILED", False),
+    ]
+
+
 def _gpumode() -> list[Written]:
     def of(name: str, code: str, status: str, accepted: bool | None) -> Written:
         return Written("gpumode", name, code, status, accepted, GPUMODE)
@@ -362,6 +436,12 @@ def _gpumode() -> list[Written]:
             "INCORRECT",
             False,
         ),
+        of(
+            "inline_cuda",
+            inline(FORWARD, FORWARD_DECLARED) + _data("return ext.forward(q, k, v, True)"),
+            "PASSED",
+            True,
+        ),
         of("returns_its_input", EAGER + _data("return q"), "INCORRECT", False),
         of("patches_allclose", EAGER + patch + _data("return torch.zeros_like(q)"), "INCORRECT", True),
         of(
@@ -375,13 +455,26 @@ def _gpumode() -> list[Written]:
 
 
 def _pair() -> list[Written]:
-    def of(name: str, code: str, status: str, accepted: bool | None) -> Written:
-        return Written("pair", name, code, status, accepted, CAUSAL)
+    def of(name: str, code: str, status: str, accepted: bool | None, task: str = CAUSAL) -> Written:
+        return Written("pair", name, code, status, accepted, task)
 
     return [
         of("flash", KERNEL + _new("return flash(Q, K, V, causal=True)").replace("ModelNew", "Model"), "PASSED", True),
         of("zeros_under_an_edited_tolerance", EAGER + _new("return torch.zeros_like(Q)"), "INCORRECT", True),
+        of(
+            "inline_cuda",
+            inline(FORWARD, FORWARD_DECLARED) + _new("return ext.forward(Q, K, V, True)"),
+            "PASSED",
+            True,
+        ),
         of("inherits", "from reference import Model as Base\n\n\nclass Model(Base):\n    pass\n", "CRASHED", True),
+        of(
+            "zeros_on_decode",
+            EAGER + _new("return torch.zeros_like(Q)"),
+            "INCORRECT",
+            True,
+            DECODE_TASK,
+        ),
         of(
             "late_rows_missing",
             EAGER + _new("o = eager(Q, K, V, causal=True)\no[:, :, 100:] = 0\nreturn o"),
@@ -408,11 +501,18 @@ def _flashinfer() -> list[Written]:
         of("few_elements_wrong", one_row, "INCORRECT", True),
         of("paged", PAGED_REFERENCE, "PASSED", True, PAGED),
         of("ignores_the_page_table", no_table, "NOT_FINITE", False, PAGED),
-        of("in_cuda", "__global__ void run() {}", "REFUSED", None),
+        of("in_cuda", RAGGED_CUDA, "PASSED", True),
+        of(
+            "in_cuda_with_natural_logarithm",
+            RAGGED_CUDA.replace("most + log2f(sum)", "(most + log2f(sum)) * 0.6931f"),
+            "INCORRECT",
+            False,
+        ),
+        of("in_another_language", "__kernel void run() {}", "REFUSED", None),
     ]
 
 
-SUBMISSIONS = [*_kernelbench(), *_gpumode(), *_pair(), *_flashinfer()]
+SUBMISSIONS = [*_kernelbench(), *_extensions(), *_gpumode(), *_pair(), *_flashinfer()]
 
 
 def write_all(folder: Path, chosen: Callable[[Written], bool] = lambda _: True) -> dict[str, Written]:
@@ -427,13 +527,14 @@ def write_all(folder: Path, chosen: Callable[[Written], bool] = lambda _: True) 
             outputs = {"output": _array("total_q", *_Q), "lse": _array("total_q", "num_qo_heads", dtype="float32")}
             definition = {"name": each.task, "axes": axes, "inputs": inputs, "outputs": outputs, "reference": reference}
             (place / "definition.json").write_text(json.dumps(definition))
-            cuda = each.name == "in_cuda"
-            spec = {"language": "cuda" if cuda else "python", "entry_point": "main.py::run"}
+            language = "opencl" if "language" in each.name else "cuda" if "cuda" in each.name else "python"
+            file = "main.cu" if language == "cuda" else "main.py"
+            spec = {"language": language, "entry_point": f"{file}::run"}
             solution = {
                 "name": each.name,
                 "definition": each.task,
                 "spec": {**spec, "destination_passing_style": False},
-                "sources": [{"path": "main.py", "content": each.code}],
+                "sources": [{"path": file, "content": each.code}],
                 **({"required_matched_ratio": 0.99} if each.name == "few_elements_wrong" else {}),
             }
             (place / "solution.json").write_text(json.dumps(solution))
@@ -442,8 +543,11 @@ def write_all(folder: Path, chosen: Callable[[Written], bool] = lambda _: True) 
         (place / "reference.py").write_text(each.task)
         name = "solution.py" if each.format == "pair" else f"{each.name}.py"
         (place / name).write_text(each.code)
-        if "tolerance" in each.name:
-            (place / "problem.yaml").write_text("tolerance: 100.0\n")
+        for file, text in each.files:
+            (place / file).write_text(text)
+        tolerance = {"zeros_under_an_edited_tolerance": 100.0, "zeros_on_decode": 0.02}.get(each.name)
+        if tolerance:
+            (place / "problem.yaml").write_text(f"tolerance: {tolerance}\n")
         written[f"{each.format}/{each.name}" + ("" if each.format == "pair" else f"/{name}")] = each
     return written
 

@@ -24,6 +24,10 @@ ALTERNATIVES = [f"backward/{name}.cuh" for name in ("key_loop", "own_loop", "own
 ALTERNATIVES += ["epilogue/cluster_merge.cuh", "tile/warp.cuh"]
 """The last two define a name that another header defines, too (``Partial``, ``WARP_M``); no kernel includes both. The
 others include ``tile/warp.cuh``."""
+ON_WARPGROUPS = [
+    f"backward/{name}.cuh" for name in ("dq_sums", "warpgroup_consumer", "warpgroup_loop", "warpgroup_tile")
+]
+"""They define names that ``backward/own_tile.cuh`` defines, too, and have other sizes."""
 DEFINES = {"HEAD_DIM": "64", "CAUSAL": "0", "DTYPE_BF16": "0"}
 DEFINES |= {"WINDOW_LEFT": "-1", "WINDOW_RIGHT": "-1", "SOFTCAP": "0", "KV_LENGTHS": "0", "Q_LENGTHS": "0"}
 DEFINES |= {"VARLEN": "1", "LENGTHS": "0"}
@@ -33,6 +37,12 @@ DEFINES |= {"ATTN_MASK_PER_BATCH": "1", "ATTN_MASK_PER_HEAD": "1", "DO_STAGES": 
 
 def _module(source: str, **defines: int) -> Module:
     return Module("probe.cu", source, "probe", {**DEFINES, **{name: str(value) for name, value in defines.items()}})
+
+
+def _including(*headers: str) -> Module:
+    """Module with these headers alone."""
+    sizes = {"BLOCK": 64, "STREAM": 64, "NUM_STAGES": 2} if set(headers) & set(ON_WARPGROUPS) else {}
+    return _module("".join(f'#include "{header}"\n' for header in headers) + "__global__ void probe() {}\n", **sizes)
 
 
 def _launch(source: str, threads: int, args: Sequence[Any], *, dynamic_smem: int = 0, **defines: int) -> None:
@@ -81,17 +91,16 @@ def test_one_wrapper_an_instruction_and_memory_is_clobbered(header: str) -> None
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_headers_compile_together(arch: str) -> None:
-    for headers in ([name for name in HEADERS if name not in ALTERNATIVES], ALTERNATIVES):
-        includes = "".join(f'#include "{header}"\n' for header in headers)
-        assert b".entry" in build(_module(f"{includes}__global__ void probe() {{}}\n"), arch).ptx
+    others = [name for name in HEADERS if name not in (*ALTERNATIVES, *ON_WARPGROUPS)]
+    for headers in (others, ALTERNATIVES, ON_WARPGROUPS):
+        assert b".entry" in build(_including(*headers), arch).ptx
 
 
 @pytest.mark.sample
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("header", HEADERS)
 def test_each_header_stands_alone(header: str, arch: str) -> None:
-    built = build(_module(f'#include "{header}"\n__global__ void probe() {{}}\n'), arch)
-    assert b".entry" in built.ptx
+    assert b".entry" in build(_including(header), arch).ptx
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -13,12 +13,14 @@ from sdpalab.bugs.edit import SourceEdit
 from sdpalab.inputs import loud_padding, make_inputs
 from sdpalab.judge.sanitize import sanitize_kernel
 from sdpalab.judge.verdict import Status
+from sdpalab.kernels.hopper_backward import HOPPER_BACKWARD
 from sdpalab.kernels.kernel import Config, CudaKernel
 from sdpalab.kernels.registry import GRADIENT_KERNELS
 from sdpalab.problem import Problem
 from sdpalab.run import SimulatedExecutor
 from warpsan.sanitize.sanitizer import Modes
 
+ARCHS = ("sm_80", "sm_89", "sm_90", "sm_120")
 EACH = pytest.mark.parametrize("kernel", list(GRADIENT_KERNELS.values()), ids=list(GRADIENT_KERNELS))
 PLAIN = Problem(1, 2, 150, 64, kv_heads=1, seq_kv=170, task="backward")
 CAUSAL = PLAIN.with_(causal=True)
@@ -86,8 +88,15 @@ def test_padding_gets_zeros_and_is_not_read(kernel: CudaKernel, problem: Problem
 
 
 @pytest.mark.sample(2)
-@EACH
-@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90", "sm_120"])
+@pytest.mark.parametrize(
+    ("kernel", "arch"),
+    [
+        (kernel, arch)
+        for kernel in GRADIENT_KERNELS.values()
+        for arch in ((kernel.only_arch,) if kernel.only_arch else ARCHS)
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
 @pytest.mark.parametrize(
     "problem",
     [*(PLAIN.with_(head_dim=dim, causal=True) for dim in (64, 96, 128)), MASKED.with_(softcap=9.0), CAPPED],
@@ -129,15 +138,24 @@ DELTA = "const uint4 a = reinterpret_cast<const uint4*>("
 PLANTED = (
     Planted("padded keys score 0", PLAIN, [(MASKS_HIDE, "return")], "negative"),
     Planted("no edge on the right", CAUSAL, [(MASKS_HIDE, "return")]),
-    Planted("no factor of the soft cap", CAPPED, [("ds *= slope_of_cap;", "")]),
+    Planted("no factor of the soft cap", CAPPED, [("gradient[i] *= slopes[at + i];", ""), ("ds *= slope_of_cap;", "")]),
     Planted("the factor of the capped score", CAPPED, [("capped(score.x);", "capped(capped(score.x).x);")]),
     Planted(
         "statistics of the first tile",
         CAUSAL,
-        [(f"(load_head) * {seq} + row +", f"(load_head) * {seq} +") for seq in ("stream_seq", "tensors.seq_q")],
+        [
+            ("statistics + tile * (2 * STREAM),", "statistics + at.head * tiles * (2 * STREAM),"),
+            *((f"(load_head) * {seq} + row +", f"(load_head) * {seq} +") for seq in ("stream_seq", "tensors.seq_q")),
+        ],
     ),
     Planted(
-        "one head of a group", PLAIN, [("(OWNS_KEYS ? group : 1)", "1"), ("tiles.first) * group;", "tiles.first);")]
+        "one head of a group",
+        PLAIN,
+        [
+            ("(OWNS_KEYS ? group : 1)", "1"),
+            ("left((tiles.end - tiles.first) * group)", "left(tiles.end - tiles.first)"),
+            ("tiles.first) * group;", "tiles.first);"),
+        ],
     ),
     Planted("LSE in base 2", PLAIN, [("valid && lse != NEGATIVE_INFINITY ? -lse", "valid ? -lse * LN_2")]),
     Planted("LSE without keys", MASKED, [("valid && lse != NEGATIVE_INFINITY ?", "valid ?")], "hidden_rows"),
@@ -146,7 +164,13 @@ PLANTED = (
     Planted("the causal corner", CORNER, [("ahead(BOTTOM_RIGHT ? keys - queries : 0)", "ahead(0)")]),
     Planted("delta of dO alone", PLAIN, [(f"{DELTA}o +", f"{DELTA}dout +")]),
     Planted("scale twice", PLAIN, [("exponent = fmaf(s, scale,", "exponent = fmaf(s, scale * scale,")]),
-    Planted("the mask of the first head", MASKED, [("mask_of_head(tensors, q_head);", "mask_of_head(tensors, 0);")]),
+    Planted(
+        "the mask of the first head",
+        MASKED,
+        [(f"mask_of_head(tensors, {head});", "mask_of_head(tensors, 0);") for head in ("at.head", "q_head")],
+    ),
+)
+PLANTED_IN_COPIES = (
     Planted(
         "a tile is not waited for",
         TILES,
@@ -170,16 +194,20 @@ PLANTED = (
 )
 
 
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("kernel", [each for each in GRADIENT_KERNELS.values() if each is not HOPPER_BACKWARD])
+@pytest.mark.parametrize("planted", PLANTED_IN_COPIES, ids=lambda planted: planted.what)
+def test_a_hazard_in_the_copies_is_found(kernel: CudaKernel, planted: Planted) -> None:
+    modes = Modes(schedules=("lockstep", "reverse"), async_modes=("late",))
+    found = sanitize_kernel(planted.in_(kernel), [planted.problem], modes=modes)
+    assert planted.hazard in {hazard.kind for hazard in found.hazards}
+
+
 @pytest.mark.sample(4)
 @EACH
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.what)
 def test_a_planted_bug_is_found(kernel: CudaKernel, planted: Planted) -> None:
     mutant = planted.in_(kernel)
-    if planted.hazard:
-        modes = Modes(schedules=("lockstep", "reverse"), async_modes=("late",))
-        found = sanitize_kernel(mutant, [planted.problem], modes=modes)
-        assert planted.hazard in {hazard.kind for hazard in found.hazards}
-        return
     result = run(mutant, planted.problem, kind=planted.kind)
     evidence = judged(mutant, planted.problem, result, kind=planted.kind)
     assert evidence.status in (Status.INCORRECT, Status.NOT_FINITE)

@@ -41,8 +41,8 @@ def test_the_former_name_of_features_still_works() -> None:
     assert "does not take sinks" in str(written.why_not(Problem(1, 1, 8, 32, sinks=True)))
 
 
-SEQUENCES = ("flash_varlen", "flash_decode")
-GRADIENTS = ("flash_backward_two_pass", "flash_backward")
+SEQUENCES = ("flash_varlen", "flash_decode", "flash_decode_e4m3")
+GRADIENTS = ("flash_backward_two_pass", "flash_backward", "hopper_backward")
 ORDER = (
     *("scalar", "cublas", "wmma", "cp_async", "warp_specialized", "flash"),
     *("fp8_simulated", "fp8", "hopper", "hopper_fp8", "blackwell", "triton_flash"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from sdpalab.bugs import SourceEdit
 from sdpalab.inputs import Inputs, make_inputs
 from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.verdict import Status
-from sdpalab.kernels.flash_decode import FLASH_DECODE
+from sdpalab.kernels.flash_decode import FLASH_DECODE, FLASH_DECODE_E4M3
 from sdpalab.kernels.flash_varlen import FLASH_VARLEN
 from sdpalab.kernels.kernel import Config, CudaKernel
+from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.packing import Packing
 from sdpalab.problem import Problem
 from sdpalab.run import RunResult, SimulatedExecutor
@@ -28,6 +30,7 @@ GAPS = PACKED.with_(kv_heads=1, layout="varlen:gaps", window_size=(40, 7), dtype
 CACHE = Problem(3, 8, 1, 64, kv_heads=2, seq_kv=700, kv_lengths=(700, 0, 333), layout="paged:64")
 STEPS = Problem(3, 8, 5, 64, kv_heads=2, seq_kv=300, q_lengths=(5, 0, 1), kv_lengths=(300, 20, 64), layout="paged:64")
 STEPS = STEPS.with_(causal=True, bottom_right=True, layout="varlen,paged:64")
+BYTES = CACHE.with_(layout="paged:64:e4m3")
 FIXED = {"SPLIT_KEYS": 256}
 
 
@@ -56,12 +59,33 @@ def status(kernel: CudaKernel, problem: Problem, config: Config, kind: str = "no
         (GAPS, {"PACK_GQA": 0}),
         (PACKED.with_(head_dim=96, causal=True), {"BLOCK_M": 128, "ROWS_PER_WARP": 32}),
         (PACKED.with_(head_dim=192, head_dim_v=128), {}),
+        (LAST, {"ORDER": "longest"}),
+        (GAPS, {"ORDER": "longest", "BLOCK_M": 32}),
     ],
-    ids=["default", "bottom right", "gaps", "32 rows", "MLA"],
+    ids=["default", "bottom right", "gaps", "32 rows", "MLA", "longest first", "longest first with gaps"],
 )
 def test_packed_sequences(problem: Problem, changes: dict[str, int], loud: bool) -> None:
     config = FLASH_VARLEN.default_config.but(**changes)
     assert status(FLASH_VARLEN, problem, config, loud=loud) is Status.PASSED
+
+
+def test_tiles_with_the_most_keys_run_first() -> None:
+    """A permutation of all tiles, in which the number of keys falls up to the width of a bucket."""
+    problem = Problem(9, 2, 300, 64, q_lengths=(3, 300, 0, 64, 65, 200, 128, 1, 299), causal=True, layout="varlen")
+    config = FLASH_VARLEN.default_config.but(ORDER="longest", BLOCK_M=32)
+    plan = FLASH_VARLEN.launch_plan(problem, config, lse=True)
+    order = plan.buffer("order")
+    listed = LaunchPlan((*(b for b in plan.buffers if b is not order), replace(order, role="out")), plan.steps)
+    buffers = Packing(problem).pack(make_inputs(problem).arrays)
+    places = SimulatedExecutor("sm_89", checks=CHECKS).run(listed, buffers).outputs["order"]
+    assert sorted(places) == list(range(order.shape[0]))
+    ends, keys = buffers["cu_seqlens_q"], {}
+    for number, (first, end) in enumerate(pairwise(ends.tolist())):
+        for tile in range(-(-(end - first) // 32)):
+            keys[first // 32 + number + tile] = min(32 * (tile + 1), end - first)
+    seen = [-(-keys.get(tile, 0) // 64) for tile in places.tolist()]
+    assert seen == sorted(seen, reverse=True)
+    assert seen[0] == 5
 
 
 @pytest.mark.parametrize("loud", [False, True])
@@ -95,6 +119,27 @@ def test_parts_of_a_fixed_size_give_a_sequence_the_same_bits_in_every_batch() ->
         assert np.array_equal(single[name][0], outputs[name][2])
 
 
+@pytest.mark.parametrize("loud", [False, True])
+@pytest.mark.parametrize(
+    ("problem", "changes", "kind"),
+    [
+        (CACHE, {}, "normal"),
+        (CACHE.with_(head_dim=128, seq_q=5, kv_heads=1, dtype="bfloat16"), FIXED, "onehot"),
+        (CACHE.with_(head_dim=96, head_dim_v=32, softcap=20.0), {}, "large_logits"),
+        (CACHE.with_(head_dim=256, scale=-0.1), {}, "normal"),
+        (CACHE.with_(head_dim=192, head_dim_v=128, window_size=(100, 0), bottom_right=True), {}, "forbidden"),
+        (STEPS.with_(head_dim=32), {"NUM_SPLITS": 4, "BLOCK_M": 32, "ROWS_PER_WARP": 32}, "normal"),
+    ],
+    ids=["64", "128", "96", "256", "MLA", "several queries"],
+)
+@pytest.mark.parametrize("page", [16, 64])
+def test_pages_of_e4m3(problem: Problem, changes: dict[str, int], kind: str, page: int, loud: bool) -> None:
+    packed = "varlen," if problem.varlen else ""
+    cache = problem.with_(layout=f"{packed}paged:{page}:e4m3")
+    config = FLASH_DECODE_E4M3.default_config.but(**changes)
+    assert status(FLASH_DECODE_E4M3, cache, config, kind, loud=loud) is Status.PASSED
+
+
 @pytest.mark.parametrize("window", [None, (150, 0)])
 def test_a_step_gives_the_bits_of_a_prefill_with_parts_of_the_same_size(window: tuple[int, int] | None) -> None:
     """The scale makes maxima move in most tiles, in some rows only."""
@@ -123,6 +168,10 @@ BUGS = {
     "the longer parts end early": (CACHE, ("part + (found.split < longer)", "part")),
     "warps merge with another weight": (CACHE, ("(own), statistics[w]", "(own), statistics[0]")),
     "a part of another tile": (CACHE, ("(segment.q_tile_of_all) * most", "(segment.q_tile) * most")),
+    "the scale of another head's K": (BYTES, ("scale *= k_scale[kv_head];", "scale *= k_scale[0];")),
+    "the scale of K for V": (BYTES, ("? v_scale[kv_head]", "? k_scale[kv_head]")),
+    "columns of V in another order": (BYTES, ("__byte_perm(v_frag[2 * i + 1], 0, 0x3120)", "v_frag[2 * i + 1]")),
+    "columns of K in another order": (BYTES, ("frag[block][2] = first.y;", "frag[block][2] = second.y;")),
     "heads of another group": (CACHE, ("scheduler.head / GROUP_PARTS", "0 / GROUP_PARTS")),
     "rows of the sequence before": (LAST, ("found.q_row = cu_seqlens_q[number];", "found.q_row = cu_seqlens_q[0];")),
     "keys of the sequence before": (LAST, ("found.kv_row = cu_seqlens_k[number];", "found.kv_row = cu_seqlens_k[0];")),
@@ -135,7 +184,7 @@ BUGS = {
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
     problem, edit = BUGS[name]
-    kernel = FLASH_DECODE if problem.paged else FLASH_VARLEN
+    kernel = FLASH_DECODE_E4M3 if problem.e4m3_cache else FLASH_DECODE if problem.paged else FLASH_VARLEN
     config = kernel.default_config.but(**({"NUM_SPLITS": 3} if problem.paged else {}))
     mutant = SourceEdit(kernel.name, (edit,)).apply()
     assert {status(mutant, problem, config), status(mutant, problem, config, loud=True)} != {Status.PASSED}
@@ -144,9 +193,11 @@ def test_a_planted_bug_is_found(name: str) -> None:
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
 @pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
-@pytest.mark.parametrize("kernel", [FLASH_VARLEN, FLASH_DECODE], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", [FLASH_VARLEN, FLASH_DECODE, FLASH_DECODE_E4M3], ids=lambda kernel: kernel.name)
 def test_no_architecture_spills(kernel: CudaKernel, head_dim: int, arch: str) -> None:
-    problem = (CACHE if kernel is FLASH_DECODE else LAST).with_(head_dim=head_dim)
+    problem = {"flash_varlen": LAST, "flash_decode": CACHE}.get(kernel.name, BYTES).with_(head_dim=head_dim)
+    if kernel.why_not_on(arch) is not None:
+        return
     for config in map(Config, kernel.configs):
         if kernel.why_not(problem, config) is None:
             assert_gate(kernel, problem, config, arch=arch)

@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> Iterator[JobStore]:
 
 @pytest.fixture
 def client(store: JobStore) -> TestClient:
-    pool = Pool(store, [], store.work / store.name)
+    pool = Pool(store, [], 1 << 30)
     limits: dict[str, Any] = {"most_body": 4000, "body_seconds": 0.2, "tokens": (TOKEN, OTHER)}
     service = Service(store, pool, "1", "none", confined=True, workers=1, **limits)
     pool.on_end = service.ended

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ __all__ = [
     "cache_folder",
     "compile_kernel",
     "compiler",
+    "cpp_compiler",
     "disk",
     "examine",
     "headers",
@@ -126,6 +129,17 @@ def compile_kernel() -> Check:
     return Check("compile", Health.OK, detail)
 
 
+def cpp_compiler() -> Check:
+    """The C++ compiler, which compiles the host code of extensions of torch."""
+    command = shlex.split(os.environ.get("CXX", "")) or ["g++"]
+    try:
+        done = subprocess.run([*command, "-dumpfullversion"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        detail = f"no {command[0]}, which only extensions of torch in C++ (load_inline) need"
+        return Check("C++ compiler", Health.OK, detail, "install g++ 10 or newer")
+    return Check("C++ compiler", Health.OK, f"{' '.join(command)} {done.stdout.strip()}")
+
+
 def cache_folder() -> Check:
     """Write, lock and rename in the cache folder."""
     from warpsan.build import Cache
@@ -171,7 +185,16 @@ def _packages() -> Check:
     return packages("numpy", "ml_dtypes", "llvmlite", "platformdirs", "typer", "rich")
 
 
-CHECKS: tuple[Callable[[], Check], ...] = (python, _packages, compiler, headers, compile_kernel, cache_folder, disk)
+CHECKS: tuple[Callable[[], Check], ...] = (
+    python,
+    _packages,
+    compiler,
+    headers,
+    compile_kernel,
+    cpp_compiler,
+    cache_folder,
+    disk,
+)
 """The checks in order of dependence; none of them raises."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,6 +29,14 @@ def audit(
         ),
     ],
     timeout: Annotated[float, typer.Option(metavar="S", help="Most seconds of one case.")] = 120.0,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace",
+            metavar="DIR",
+            help="Also write flashinfer-bench Traces of its solutions to DIR/DEFINITION.jsonl.",
+        ),
+    ] = None,
     *,
     confined: ConfinementOptions,
     json: JsonOption = None,
@@ -38,7 +47,7 @@ def audit(
     its output, and the verdict of the format's own check beside ours.
     """
     from sdpalab.formats import audit as audit_all
-    from sdpalab.formats import submissions_in
+    from sdpalab.formats import submissions_in, write_traces
     from sdpalab.judge.sandbox.guarded import fork_server
 
     console = console_and_subject(json, " ".join(paths))
@@ -52,12 +61,15 @@ def audit(
                 soft_wrap=True,
             ),
         )
+    traces = write_traces(trace, submissions, rows) if trace is not None else 0
     console.print(_table(rows))
     for row in rows:
         for sentence in row.unjudged if row.passed else ():
             console.print(f"not judged: {row.submission}: {sentence}", soft_wrap=True)
     passed, disagree = sum(row.passed for row in rows), sum(row.own == "accepts" and not row.passed for row in rows)
     line = f"{passed} of {len(rows)} submissions PASSED; the formats' own checks accept {disagree} of the others"
+    if trace is not None:
+        console.print(f"traces: {traces} in {trace}, without performance: the simulator has no clock", soft_wrap=True)
     conclude(console, verdict_text(passed == len(rows), line))
     content = {"submissions": [row.to_dict() for row in rows], "passed": passed}
     write_document(json, content, status="PASSED" if passed == len(rows) else "FAILED")

@@ -67,7 +67,8 @@ class ProblemOptions:
         typer.Option(
             "--layout",
             metavar="L",
-            help="varlen (cu_seqlens), varlen:gaps (also seqused_k), paged:N (pages of N rows) or varlen,paged:N.",
+            help="varlen (cu_seqlens), varlen:gaps (also seqused_k), paged:N (pages of N rows), varlen,paged:N or "
+            "paged:N:e4m3.",
         ),
     ] = None
 

@@ -43,7 +43,7 @@ def prove(
     described: ProblemOptions,
     shapes_from: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A problem a line, as '1,8,512,64 causal kv_heads=2' or a JSON object."),
+        typer.Option(metavar="FILE", help="A trace, or a problem a line: '1,8,512,64 causal kv_heads=2' or JSON."),
     ] = None,
     time: Annotated[
         bool, typer.Option("--time", help="Time passed kernels against torch; the op requires a time.")
@@ -58,7 +58,7 @@ def prove(
 ) -> int:
     """Judge kernels on this GPU, and store the verdicts: the op runs a kernel if verdict and time allow it."""
     from sdpalab.evidence.prove import prove as prove_kernels
-    from sdpalab.evidence.store.choice import function_of
+    from sdpalab.evidence.store.trace import function_of
     from sdpalab.judge.cases import LEVELS
 
     console = console_and_subject(json, ", ".join(kernel or ()))

@@ -30,6 +30,9 @@ def serve(
     queue: Annotated[int, typer.Option(metavar="N", help="Most waiting jobs.", min=1)] = 10_000,
     keep: Annotated[int, typer.Option(metavar="N", help="Most jobs that are kept after their end.", min=1)] = 100_000,
     max_body: Annotated[float, typer.Option(metavar="MIB", help="Most MiB of a request.", min=0.001)] = 16.0,
+    memory: Annotated[
+        float, typer.Option(metavar="GIB", help="Most GiB of a kernel's process, of which it has two.", min=0.5)
+    ] = 4.0,
     grace: Annotated[
         float, typer.Option(metavar="S", help="Seconds for running jobs to end; then they wait for a restart.", min=0)
     ] = 30.0,
@@ -56,6 +59,7 @@ def serve(
         queue=queue,
         keep=keep,
         most_body=int(max_body * (1 << 20)),
+        memory_bytes=int(memory * (1 << 30)),
         grace_seconds=grace,
     )
 

@@ -7,5 +7,6 @@ entry point in the format's convention. A task that is not attention is refused 
 
 from sdpalab.formats.audit import Audited, audit
 from sdpalab.formats.submission import Submission, submissions_in
+from sdpalab.formats.trace import trace_of, write_traces
 
-__all__ = ["Audited", "Submission", "audit", "submissions_in"]
+__all__ = ["Audited", "Submission", "audit", "submissions_in", "trace_of", "write_traces"]

@@ -20,6 +20,8 @@ from sdpalab.formats.tasks import TaskProblem, close, recognised
 
 __all__ = ["ADAPTERS", "Adapter"]
 
+_COMPILED = (".cu", ".cpp", ".cc")
+
 
 class Adapter(ABC):
     """A submission or its task: ``adapter(q, k, v, ...)`` is O on tensors [B, H, S, D].
@@ -35,6 +37,9 @@ class Adapter(ABC):
     """
 
     lse = False
+    written: Sequence[torch.Tensor] = ()
+    """Outputs of the last call in the format's own layout, whose writers are the origin of the output; empty: those
+    that the adapter returns."""
 
     def __init__(self, files: Mapping[str, str], facts: Mapping[str, Any], features: Sequence[str]) -> None:
         self._facts, self._folder = facts, Path(tempfile.mkdtemp(prefix="submission-"))
@@ -45,6 +50,11 @@ class Adapter(ABC):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         sys.path.insert(0, str(self._folder))
+        if any("cpp_extension" in text for text in files.values()) or facts["entry"].endswith(_COMPILED):
+            from sdpalab.judge.sandbox.kernel_calls import ARCH
+            from warpsan.program import install_extensions
+
+            install_extensions(ARCH)
         parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in "qkv"]
         parameters += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in features]
         self.__signature__ = inspect.Signature(parameters)
@@ -215,6 +225,7 @@ class FlashInferSolution(Adapter):
     def __init__(self, files: Mapping[str, str], facts: Mapping[str, Any], features: Sequence[str]) -> None:
         self._definition = facts["definition"]
         self._inputs, self._outputs = self._definition["inputs"], list(self._definition["outputs"])
+        self._given: dict[str, Any] = {}
         super().__init__(files, facts, features)
         self.lse = "lse" in self._outputs
 
@@ -229,7 +240,8 @@ class FlashInferSolution(Adapter):
             values |= pages_of(k, v, keys, size)
             if len(self._inputs["q"]["shape"]) == 3 and "qo_indptr" not in self._inputs:
                 values["q"] = q[:, :, 0]  # one query for each entry of the batch
-        given_values = [values[name] for name in self._inputs]
+        self._given = {name: values[name] for name in self._inputs}
+        given_values = list(self._given.values())
         if self._facts["in_place"] and function is self._entry:
             outputs = self._empty(values["q"])
             function(*given_values, *outputs)
@@ -238,6 +250,7 @@ class FlashInferSolution(Adapter):
             outputs = list(returned) if isinstance(returned, (tuple, list)) else [returned]
             if isinstance(returned, dict):
                 outputs = [returned[name] for name in self._outputs]
+        self.written = outputs
         decode = values["q"].shape[0] == q.shape[0] and "qo_indptr" not in self._inputs and "k_cache" in self._inputs
         o = outputs[0].unsqueeze(2) if decode else cut(outputs[0], rows, q)
         if not self.lse:
@@ -247,7 +260,15 @@ class FlashInferSolution(Adapter):
         return o, lse.contiguous()
 
     def _solution(self) -> Callable[..., Any]:
-        function: Callable[..., Any] = getattr(self._module(self._facts["entry"]), self._facts["function"])
+        name = self._facts["function"]
+        if self._facts["entry"].endswith(_COMPILED):
+            from torch.utils import cpp_extension
+
+            sources = [str(each) for each in sorted(self._folder.rglob("*")) if each.suffix in _COMPILED]
+            module = cpp_extension.load(name="solution", sources=sources, extra_include_paths=[str(self._folder)])
+        else:
+            module = self._module(self._facts["entry"])
+        function: Callable[..., Any] = getattr(module, name)
         return function
 
     def _page_size(self) -> int:
@@ -291,13 +312,30 @@ class FlashInferSolution(Adapter):
         expected = self.converted(self._reference(), q, k, v, **given)
         pairs = zip(output, expected, strict=True) if self.lse else [(output, expected)]
         least = float(self._facts.get("matched", 1.0))
-        shares = []
+        shares, errors = [], []
         for out, ref in pairs:
-            apart = (out.float() - ref.float()).abs()
-            wrong = (apart > 1e-2) & (apart > 1e-2 * ref.float().abs())
+            apart, size = (out.float() - ref.float()).abs(), ref.float().abs()
+            wrong = (apart > 1e-2) & (apart > 1e-2 * size)
             shares.append(0.0 if not out.isfinite().all() else 1.0 - float(wrong.float().mean()))
+            errors.append((float(apart.max()), float((apart / (size + 1e-8)).max())))
         says = "abs and rel 0.01" + (f", {least:.0%} matched" if least < 1 else "")
-        return {"accepts": min(shares) >= least, "own": says}
+        absolute, relative = (max(each) for each in zip(*errors, strict=True))
+        return {
+            "accepts": min(shares) >= least,
+            "own": says,
+            "absolute_error": absolute,
+            "relative_error": relative,
+            "axes": self._axes(),
+        }
+
+    def _axes(self) -> dict[str, int]:
+        """Sizes of the last call's inputs, by the names of the definition."""
+        axes: dict[str, int] = {}
+        for name, value in self._given.items():
+            for axis, size in zip(self._inputs[name]["shape"] or (), getattr(value, "shape", ()), strict=False):
+                axes[axis] = int(size)
+        variable = {name for name, axis in self._definition.get("axes", {}).items() if axis.get("type") == "var"}
+        return {axis: size for axis, size in axes.items() if not variable or axis in variable}
 
 
 ADAPTERS: Mapping[str, Callable[..., Adapter]] = {

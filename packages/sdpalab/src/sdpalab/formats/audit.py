@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from math import inf, isfinite
 from threading import Lock
 from typing import Any
 
@@ -14,9 +15,11 @@ from sdpalab.formats.submission import Submission
 from sdpalab.judge.cases import CaseSpec, quick_cases
 from sdpalab.judge.interrupt import Interrupt, wait_for
 from sdpalab.judge.provenance import provenance_of
+from sdpalab.judge.sandbox.isolation import CandidateBuildError
 from sdpalab.judge.sandbox.stating import facts_of
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.small_cases import normal_case, probes, small_version
+from sdpalab.judge.strides import Strides
 from sdpalab.judge.verdict import Verdict
 from sdpalab.problem import Problem
 from sdpalab.status import Status
@@ -26,6 +29,9 @@ __all__ = ["REFUSED", "Audited", "audit"]
 
 REFUSED = "REFUSED"
 """Status of a submission that is not judged: its task is not attention, or it needs more than Python and Triton."""
+_ENDED = (Status.HAZARD, Status.CRASHED, Status.TIMED_OUT, Status.INFRA_ERROR)
+"""Statuses of a case without an output."""
+_ERRORS = ("absolute_error", "relative_error")
 _EDGES = (16, 64)
 """Tiles whose edges are judged."""
 _LONG = 617
@@ -58,6 +64,10 @@ class Audited:
         Verdict of the format's own check at one small shape: ``accepts``, ``rejects``, or the reason for none.
     check : str
         Name of that check.
+    absolute_error, relative_error : float, optional
+        Largest errors of the output in that check, if it states them.
+    axes : tuple of (str, int)
+        Sizes of that check's inputs, by the names of the definition.
     unjudged : tuple of str
         Code that no case executed (:attr:`sdpalab.judge.unjudged.EntryCode.sentences`).
     """
@@ -73,6 +83,9 @@ class Audited:
     provenance: str = ""
     own: str = ""
     check: str = ""
+    absolute_error: float | None = None
+    relative_error: float | None = None
+    axes: tuple[tuple[str, int], ...] = ()
     unjudged: tuple[str, ...] = ()
 
     @property
@@ -144,16 +157,19 @@ class _Tasks:
         return known.result()
 
 
-def cases_of(problem: Problem) -> list[CaseSpec]:
+def cases_of(problem: Problem, *, all_heads: bool = False) -> list[CaseSpec]:
     """Cases of an audit: a small version of the problem with a public and a hidden seed and all probes, edges of
-    tiles, and a long case."""
+    tiles, and a long case. Inputs are contiguous, as in all the formats; ``all_heads`` for a task that fixes them."""
     small = small_version(problem)
+    small = small.with_(heads=problem.heads, kv_heads=problem.kv_heads) if all_heads else small
     long = {"seq_kv": _LONG} if problem.seq_q == 1 or problem.kv_lengths else {"seq_q": _LONG, "seq_kv": _LONG}
     lengths = {"kv_lengths": (_LONG, _LONG // 2)[: problem.batch]} if problem.kv_lengths else {}
     specs = [normal_case(small, 0), normal_case(small), *probes(small)]
     specs += [each for each in quick_cases([small]) if each.tile in _EDGES and not problem.kv_lengths]
     specs.append(normal_case(small.with_(**long, **lengths)))
-    return list({spec.name: spec for spec in specs if not spec.relation}.values())
+    return list(
+        {spec.name: spec for spec in specs if not spec.relation and spec.strides is Strides.CONTIGUOUS}.values()
+    )
 
 
 def _audited(submission: Submission, tasks: _Tasks, timeout: float, interrupt: Interrupt) -> Audited:
@@ -168,7 +184,7 @@ def _audited(submission: Submission, tasks: _Tasks, timeout: float, interrupt: I
     try:
         verdict = judge_candidate(
             candidate,
-            cases_of(problem),
+            cases_of(problem, all_heads=submission.format == "flashinfer"),
             level="audit",
             workers=1,
             until_failure=True,
@@ -177,7 +193,8 @@ def _audited(submission: Submission, tasks: _Tasks, timeout: float, interrupt: I
         )
         row = _row(head, problem, verdict)
     except UserError as error:
-        row = Audited(*head, problem.label, Status.CRASHED.value, str(error))
+        built = Status.BUILD_FAILED if isinstance(error, CandidateBuildError) else Status.CRASHED
+        row = Audited(*head, problem.label, built.value, str(error))
     return Audited(**{**row.to_dict(), **_own(submission, stated)})
 
 
@@ -196,13 +213,15 @@ def _task(submission: Submission) -> Mapping[str, Any] | str:
     return stated
 
 
-def _own(submission: Submission, stated: Mapping[str, Any]) -> dict[str, str]:
+def _own(submission: Submission, stated: Mapping[str, Any]) -> dict[str, Any]:
     """The verdict of the format's own check, which runs the submission beside the reference."""
     try:
         result = facts_of(FormatCandidate(submission, with_task=True, facts=stated))
     except (UserError, MachineError) as error:
         return {"own": f"fails: {error}"[:200], "check": ""}
-    return {"own": "accepts" if result.get("accepts") is True else "rejects", "check": str(result.get("own", ""))[:80]}
+    own = {"own": "accepts" if result.get("accepts") is True else "rejects", "check": str(result.get("own", ""))[:80]}
+    errors = {name: float(result[name]) for name in _ERRORS if isfinite(result.get(name, inf))}
+    return {**own, **errors, "axes": tuple((str(name), int(n)) for name, n in result.get("axes", {}).items())}
 
 
 def _features(problem: Problem) -> list[str]:
@@ -221,7 +240,7 @@ def _row(head: tuple[str, str], problem: Problem, verdict: Verdict) -> Audited:
         len(verdict.cases),
         next((each.reason for each in verdict.cases if each.status is Status.HAZARD), ""),
         ", ".join(f"{each.entry} {each.executed}/{each.blocks}" for each in verdict.code),
-        provenance_of(stated) or ("torch" if verdict.cases else ""),
+        provenance_of(stated) or ("torch" if any(case.status not in _ENDED for case in verdict.cases) else ""),
         unjudged=tuple(sentence for each in verdict.code for sentence in each.sentences),
     )
 

@@ -21,6 +21,8 @@ FORMATS = {
 }
 """The formats, each in a sentence."""
 _TASK_FILES = ("reference.py", "task.py", "utils.py", "task.yml", "problem.yaml")
+_SOURCES = (".py", ".cu", ".cuh", ".cpp", ".cc", ".h", ".hpp")
+_LANGUAGES = ("python", "triton", "pytorch", "torch", "cuda", "cuda_cpp", "cpp", "c++")
 _MOST_BYTES = 1 << 20
 
 
@@ -97,7 +99,8 @@ def _of_file(path: Path) -> Submission | None:
     task = {name: _text(path.parent / name) for name in _TASK_FILES if (path.parent / name).is_file()}
     if "custom_kernel" in names:
         missing = "" if "reference.py" in task else "there is no reference.py of the task beside it"
-        return Submission(path, "gpumode", {path.name: text}, task, {"entry": path.name}, missing)
+        solution = {path.name: text, **_named_in(text, path.parent)}
+        return Submission(path, "gpumode", solution, task, {"entry": path.name}, missing)
     if "ModelNew" not in names:
         return None
     if "Model" in names and "get_inputs" in names:
@@ -105,15 +108,15 @@ def _of_file(path: Path) -> Submission | None:
     missing = (
         "" if "reference.py" in task else "there is no reference.py of the task beside it, and it defines no Model"
     )
-    return Submission(path, "kernelbench", {path.name: text}, task, {"entry": path.name}, _compiled(text) or missing)
+    solution = {path.name: text, **_named_in(text, path.parent)}
+    return Submission(path, "kernelbench", solution, task, {"entry": path.name}, missing)
 
 
 def _pair(folder: Path) -> Submission:
     task = {name: _text(folder / name) for name in _TASK_FILES if (folder / name).is_file()}
-    others = [each for each in sorted(folder.glob("*.py")) if each.name not in _TASK_FILES]
-    solution = {each.name: _text(each) for each in others}
-    refused = _compiled("\n".join(solution.values()))
-    return Submission(folder, "pair", solution, task, {"entry": "solution.py"}, refused)
+    others = [each for each in sorted(folder.iterdir()) if each.suffix in _SOURCES and each.name not in _TASK_FILES]
+    solution = {each.name: _text(each) for each in others if each.is_file()}
+    return Submission(folder, "pair", solution, task, {"entry": "solution.py"})
 
 
 def _flashinfer(path: Path) -> Submission | None:
@@ -126,6 +129,7 @@ def _flashinfer(path: Path) -> Submission | None:
         return None
     definition = next((each for each in _definitions(path.parent) if each.get("name") == wanted), None)
     facts = {
+        "name": str(solution.get("name", path.stem)),
         "entry": entry.partition("::")[0],
         "function": entry.partition("::")[2] or "run",
         "in_place": bool(spec.get("destination_passing_style", True)),
@@ -134,9 +138,11 @@ def _flashinfer(path: Path) -> Submission | None:
     }
     refused = "" if definition is not None else f"there is no definition {wanted} beside it"
     languages = spec.get("languages", [spec.get("language", "python")])
-    if not {str(each).lower() for each in languages} <= {"python", "triton", "pytorch", "torch"}:
-        refused = refused or f"it is written in {', '.join(map(str, languages))}: only Python and Triton are run"
-    return Submission(path, "flashinfer", files, {}, facts, refused or _compiled("\n".join(files.values())))
+    if unknown := [str(each) for each in languages if str(each).lower() not in _LANGUAGES]:
+        refused = refused or f"it is written in {unknown[0]}: Python, Triton and CUDA C++ are run"
+    if entry.partition("::")[0].endswith((".cu", ".cpp")) and any("tvm/ffi" in text for text in files.values()):
+        refused = refused or "its binding is tvm-ffi: of CUDA solutions those with a binding of torch are run"
+    return Submission(path, "flashinfer", files, {}, facts, refused)
 
 
 def _definitions(folder: Path) -> Iterator[Mapping[str, Any]]:
@@ -150,11 +156,18 @@ def _definitions(folder: Path) -> Iterator[Mapping[str, Any]]:
                 yield content
 
 
-def _compiled(text: str) -> str:
-    """Reason why host code in C++ is not run; empty without it."""
-    if "load_inline" in text or "cpp_extension" in text:
-        return "it compiles host code in C++ (torch.utils.cpp_extension): judge its kernel as a CudaKernel, see `new`"
-    return ""
+def _named_in(text: str, folder: Path) -> dict[str, str]:
+    """CUDA and C++ files of a folder that a text names, and those that these name."""
+    beside = [each for each in sorted(folder.iterdir()) if each.suffix in _SOURCES[1:] and each.is_file()]
+    named_files: dict[str, str] = {}
+    waiting = [text]
+    while waiting:
+        named = waiting.pop()
+        for each in beside:
+            if each.name in named and each.name not in named_files:
+                named_files[each.name] = _text(each)
+                waiting.append(named_files[each.name])
+    return named_files
 
 
 def _text(path: Path) -> str:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from sdpalab.errors import UserError
 from sdpalab.inputs.arrays import extra_arrays
-from sdpalab.inputs.eight_bit import E4M3_KINDS
+from sdpalab.inputs.eight_bit import E4M3_KINDS, cached
 from sdpalab.inputs.kinds import INPUT_KINDS, MAKERS
 from sdpalab.inputs.padding import loud_padding, padded_rows, with_padding
 from sdpalab.inputs.reference import attention_with_lse
@@ -62,6 +62,8 @@ class Inputs:
     do: Array | None = None
     o: Array | None = None
     lse: Array | None = None
+    k_scale: Array | None = None
+    v_scale: Array | None = None
 
     @property
     def arrays(self) -> dict[str, Array]:
@@ -90,7 +92,8 @@ def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs
 
     O and the log-sum-exp of a backward problem (:func:`with_forward`) may differ in the last bit.
 
-    All rows beyond a length are NaN. With pages, batch entries 1, 3, ... of normal inputs begin with the keys and
+    All rows beyond a length are NaN. K and V of a cache in e4m3 are products of its numbers and scales, exact in the
+    problem's dtype. With pages, batch entries 1, 3, ... of normal inputs begin with the keys and
     values of the entry before them: half of the pages that both fill.
 
     Parameters
@@ -117,6 +120,8 @@ def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs
     q, k, v = (np.ascontiguousarray(array.astype(dtype)) for array in MAKERS[kind](source))
     if problem.paged and kind == "normal":
         _share_prefixes(problem, k, v)
+    if problem.e4m3_cache:
+        (k, extra["k_scale"]), (v, extra["v_scale"]) = cached(k), cached(v)
     inputs = Inputs(q, k, v, **extra).padded(math.nan)
     return with_forward(problem, inputs) if problem.backward else inputs
 

@@ -30,11 +30,11 @@ def extra_arrays(kind: str, source: Source) -> dict[str, npt.NDArray[Any]]:
     Lengths are those of the problem. Each row sees at least the key at its own position, or the last key; in
     ``hidden_rows`` every third row sees none. Slopes are those of the ALiBi paper, 2 ** (-8 (h + 1) / H), times a
     random number from 0.5 to 1.5. Sinks are near the logarithm of the number of keys, so their weight is about that of
-    all keys together. O and the log-sum-exp of the forward pass are not made here.
+    all keys together. O and the log-sum-exp of the forward pass, and scales of a cache, are not made here.
     """
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, (shape, dtype) in source.problem.array_shapes.items():
-        if name in ("o", "lse"):
+        if name in ("o", "lse", "k_scale", "v_scale"):
             continue
         if name in ("kv_lengths", "q_lengths"):
             values: F64 = np.array(getattr(source.problem, name), np.float64)

@@ -1,19 +1,21 @@
-"""Numbers that e4m3 represents exactly after quantisation, for any rows that share a scale.
+"""Numbers that e4m3 represents exactly after quantisation, for any rows that share a scale, and numbers of a cache.
 
-x| / 448 for a scale, over rows that it declares.|A kernel that quantises uses the scale max|x| / 448 over rows that it
-declares.|x| / 448 for a scale, over rows that it declares. 448 is 14 * 2**5 and 7 * 2**6, and e4m3 has four significant
-bits. Integers of at most 14 (7) therefore become e4m3 numbers without an error if each row of the tensor has a 14 (7),
-also after multiplication by a factor that a head's rows share or by a power of 2.
+A kernel that quantises uses the scale max|x| / 448 over rows that it declares. 448 is 14 * 2**5 and 7 * 2**6, and e4m3
+has four significant bits. Integers of at most 14 (7) therefore become e4m3 numbers without an error if each row of the
+tensor has a 14 (7), also after multiplication by a factor that a head's rows share or by a power of 2.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs.source import F64, Source
 
-__all__ = ["E4M3_KINDS", "integers", "stepped", "two_bits"]
+__all__ = ["E4M3_KINDS", "cached", "integers", "stepped", "two_bits"]
 
 E4M3_KINDS = ("uniform_e4m3", "needle_e4m3", "normal_e4m3")
 """Kinds of inputs for kernels that quantise, defined in :mod:`sdpalab.inputs.kinds`."""
@@ -21,6 +23,7 @@ E4M3_KINDS = ("uniform_e4m3", "needle_e4m3", "normal_e4m3")
 SIGNIFICAND_BITS = {"float16": 11, "bfloat16": 8, "float32": 11}
 """Significant bits of the numbers made here; float32 has more."""
 STEP_ROWS = 64
+_E4M3_MAX = 448.0
 
 
 def integers(source: Source, name: str, shape: tuple[int, ...], largest: int) -> F64:
@@ -45,6 +48,26 @@ def stepped(values: F64) -> F64:
     so that scales differ."""
     step = np.arange(values.shape[2]) // STEP_ROWS % 3
     return values * 2.0 ** -step[:, None].astype(np.float64)
+
+
+def cached(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
+    """``array`` [B, Hkv, S, D] rounded to numbers of e4m3 times a scale for each head, and the scales, float32 [Hkv].
+
+    A scale is at least max|x| / 448 and at least 2^-9. It has four significant bits less than the array's dtype, in
+    which the products are therefore exact.
+    """
+    dtype = array.dtype
+    numbers = array.astype(np.float64)
+    largest = np.max(np.abs(numbers), axis=(0, 2, 3), where=np.isfinite(numbers), initial=0.0)
+    fraction, exponent = np.frexp(np.maximum(largest / _E4M3_MAX, 2.0**-9))
+    steps = 2.0 ** (SIGNIFICAND_BITS[dtype.name] - 4)
+    scales = np.ldexp(np.ceil(fraction * steps) / steps, exponent)
+    codes = (numbers / scales[:, None, None]).astype(ml_dtypes.float8_e4m3fn)
+    with np.errstate(over="ignore"):
+        beyond = ~np.isfinite((codes.astype(np.float64) * scales[:, None, None]).astype(dtype)) & np.isfinite(numbers)
+    codes.view(np.uint8)[beyond] -= 1  # the next smaller number
+    products = (codes.astype(np.float64) * scales[:, None, None]).astype(dtype)
+    return np.ascontiguousarray(products), scales.astype(np.float32)
 
 
 def _column(source: Source, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.int64]:

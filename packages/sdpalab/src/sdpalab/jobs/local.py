@@ -29,10 +29,12 @@ class LocalWorker:
     ----------
     gpu : bool
         Whether it may use a GPU.
+    module : str, optional
+        Module of the process, with the interface of the default, :mod:`sdpalab.jobs.worker`.
     """
 
-    def __init__(self, *, gpu: bool = False) -> None:
-        self._gpu, self._cache = gpu, str(Cache().root)
+    def __init__(self, *, gpu: bool = False, module: str = "") -> None:
+        self._gpu, self._module, self._cache = gpu, module or _WORKER, str(Cache().root)
         self._process: GuardedProcess | None = None
         self._lock = threading.Lock()
         self._closed = False
@@ -77,7 +79,7 @@ class LocalWorker:
                 return self._process
             if self._closed:
                 raise MachineError("the executor is closed")
-            process = GuardedProcess(_WORKER, Quota(cpu_seconds=_CPU_SECONDS), untrusted=False, gpu=self._gpu)
+            process = GuardedProcess(self._module, Quota(cpu_seconds=_CPU_SECONDS), untrusted=False, gpu=self._gpu)
             self._process = process
         try:
             process.await_ready()

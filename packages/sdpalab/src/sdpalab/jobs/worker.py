@@ -12,7 +12,7 @@ from typing import Any
 
 from sdpalab.errors import MachineError, UserError
 
-__all__ = ["STICKY_EXIT", "answer", "main"]
+__all__ = ["STICKY_EXIT", "answer", "main", "run_worker"]
 
 STICKY_EXIT = 75
 """Exit code of a worker whose GPU is unusable: after a CUDA error every further call of the process fails."""
@@ -20,6 +20,11 @@ STICKY_EXIT = 75
 
 def main(read_fd: int, write_fd: int) -> None:
     """Serve one executor until it closes the wire."""
+    run_worker(read_fd, write_fd, warm=False)
+
+
+def run_worker(read_fd: int, write_fd: int, *, warm: bool) -> None:
+    """:func:`main`; ``warm`` as of :func:`sdpalab.judge.sandbox.guarded.fork_server`."""
     from sdpalab.judge.sandbox.guarded import fork_server
     from sdpalab.judge.sandbox.wire import serve
 
@@ -28,7 +33,7 @@ def main(read_fd: int, write_fd: int) -> None:
             os.environ["WARPSAN_CACHE_DIR"] = order["cache"]
         return answer(order["kind"], order["inputs"], order["code"]), {}
 
-    with fork_server(warm=True):  # a job may judge, and a worker runs many jobs
+    with fork_server(warm=warm):  # a job may judge, and a worker runs many jobs
         serve(read_fd, write_fd, reply)
 
 

@@ -98,6 +98,12 @@ _OF_FEATURES: Mapping[str, tuple[tuple[Changes, tuple[str, ...]], ...]] = {
         ({"layout": f"paged:{size}", "batch": 3, "seq_q": 0.1, "kv_lengths": (1.0, 0.4, 0.0)}, kinds)
         for size, kinds in ((16, ("normal", "uniform")), (64, ("normal",)))
     ),
+    "e4m3_cache": (
+        (
+            {"layout": "paged:16:e4m3", "batch": 3, "seq_q": 0.1, "kv_lengths": (1.0, 0.4, 0.0)},
+            ("normal", "large_logits"),
+        ),
+    ),
 }
 """Fields of the problems for each extra, and the inputs on them. Windows, lengths and sequences are shares: of the
 queries for ``q_lengths`` and ``seq_q``, otherwise of the keys."""
@@ -132,15 +138,15 @@ def claim_cases(problem: Problem, level: str) -> Iterator[CaseSpec]:
 
 def _exists(name: str, plain: Problem) -> bool:
     """Whether problems like this one can have the feature: masks are dense, and gradients have no pages."""
-    if name == "paged":
+    if name in ("paged", "e4m3_cache"):
         return not plain.paged and not plain.backward
     return name not in ("varlen", "attn_mask") or plain.layout_form.dense
 
 
 def _of_feature(plain: Problem, name: str, changes: Changes, kinds: tuple[str, ...], level: str) -> Iterator[CaseSpec]:
     sizes = {"seq_q": plain.seq_q, "seq_kv": plain.seq_kv}
-    if plain.varlen and name in ("paged", "kv_lengths"):
-        layout = f"varlen,{changes['layout']}" if name == "paged" else "varlen:gaps"
+    if plain.varlen and name in ("paged", "e4m3_cache", "kv_lengths"):
+        layout = f"varlen,{changes['layout']}" if "layout" in changes else "varlen:gaps"
         changes = {**changes, "layout": layout}
     problem = plain.with_(**sizes | {field: _of_share(plain, field, share) for field, share in changes.items()})
     yield from _on(problem, kinds, name)

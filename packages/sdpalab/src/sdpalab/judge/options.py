@@ -83,6 +83,8 @@ class JudgeOptions:
         A name of :data:`sdpalab.judge.signatures.SIGNATURES` by which a function is called; empty for the lab's form.
     include_dirs : sequence of Path
         Folders for ``#include`` beside those of the kernel.
+    memory_bytes : int, optional
+        Most resident memory of a candidate's process and its children. Default: 16 GiB.
     interrupt : Interrupt, optional
         Ends this judgement early; the caller installs it. Default: a new one, installed while cases run.
     secret : bytes, optional
@@ -108,6 +110,7 @@ class JudgeOptions:
     coverage: bool = False
     signature: str = ""
     include_dirs: Sequence[Path] = ()
+    memory_bytes: int | None = None
     interrupt: Interrupt | None = None
     secret: bytes | None = None
 

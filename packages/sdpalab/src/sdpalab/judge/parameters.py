@@ -14,7 +14,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "scale": ("scale", "softmax_scale", "sm_scale"),
     "causal": ("causal", "is_causal"),
     "enable_gqa": ("enable_gqa",),
-    **{name: (name,) for name in FEATURES if name != "backward"},
+    **{name: (name,) for name in FEATURES if name not in ("backward", "e4m3_cache")},
     "window_size": ("window_size", "window"),
     "kv_lengths": ("kv_lengths", "seqused_k", "cache_seqlens", "seq_lens", "context_lens"),
     "varlen": ("cu_seqlens_q",),
@@ -27,6 +27,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "lse": ("lse", "softmax_lse"),
 }
 """Features that a function may claim by a parameter, and the parameter's names in the lab, torch and FlashAttention.
+Functions get no cache in e4m3.
 
 A function with a parameter for dO computes the gradients itself; those of any other function are torch's autograd's."""
 

@@ -103,8 +103,10 @@ def judge_recorded(
     return JudgeRun(RecordedRuns(answers, about).start, specs, JudgeOptions(**options)).run()
 
 
-def build_problem(candidate: Candidate, problem: Problem, seconds: float) -> tuple[Status, str]:
+def build_problem(candidate: Candidate, problem: Problem, **options: Any) -> tuple[Status, str]:
     """Load a candidate, and build its launch plan for a problem, without running it: PASSED, or the status and reason.
+
+    ``options`` are fields of :class:`sdpalab.judge.options.JudgeOptions`.
 
     Raises
     ------
@@ -114,7 +116,7 @@ def build_problem(candidate: Candidate, problem: Problem, seconds: float) -> tup
         If no process can be started.
     """
     try:
-        _started(prepare(candidate), FirstBuild(problem), (), JudgeOptions(timeout=seconds)).close()
+        _started(prepare(candidate), FirstBuild(problem), (), JudgeOptions(**options)).close()
     except BuildFailure as failure:
         return failure.status, failure.reason
     return Status.PASSED, ""

@@ -231,6 +231,8 @@ def feature_constants(problem: Problem, features: Collection[str]) -> dict[str, 
         constants["VARLEN"] = int(problem.varlen)
     if "paged" in features:
         constants["PAGE_SIZE"] = problem.paged
+    if "e4m3_cache" in features:
+        constants["E4M3_CACHE"] = int(problem.e4m3_cache)
     if "attn_mask" in features:
         form = problem.mask_form
         constants["ATTN_MASK"] = 0 if form is None else 1 if form.type == "bool" else 2

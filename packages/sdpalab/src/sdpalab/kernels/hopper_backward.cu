@@ -1,8 +1,8 @@
 // hopper_backward: the gradients of attention in 5 products (FlashAttention-3, Shah et al. 2024), on TMA and wgmma.
 //
 // Idea: as in flash_backward, keys stay, queries stream, and S and dP are computed transposed, so that P^T and dS^T are
-// left operands in registers. Here a warp loads tiles, another adds dQ to its sum by bulk reductions, and the warpgroups
-// between them only compute: a consumer owns 64 keys, and all share dS^T through shared memory for dQ.
+// left operands in registers. Here one warp loads tiles, and another adds dQ to its sum by bulk reductions; warpgroups
+// compute. Each of these consumers owns 64 keys, and they share dS^T through shared memory for dQ.
 //
 // Steps: the rows' statistics, -LSE and delta; the sums of dQ are zeroed by their buffer's fill; the main launch; a
 // conversion. With programmatic launches each begins while the one before ends. DETERMINISTIC fixes the order of the

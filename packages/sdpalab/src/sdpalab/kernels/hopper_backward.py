@@ -14,44 +14,37 @@ from sdpalab.problem import Problem
 
 __all__ = ["HOPPER_BACKWARD", "smem_bytes"]
 
-KNOBS = {"BLOCK": (0, 64, 128), "STREAM": (0, 64, 128), "NUM_STAGES": (2, 3), "DETERMINISTIC": (0, 1)}
+KNOBS = {"BLOCK": (64, 128), "STREAM": (0, 64, 128), "NUM_STAGES": (1, 2, 3), "DETERMINISTIC": (0, 1)}
 PANEL_COLUMNS = 64
+MOST_MASKED_DIM = 96
 THREADS = 256
 """Threads of a block of the first and of the last step."""
 
 
-def _block(problem: Problem, config: Config) -> int:
-    """Keys of a CTA: BLOCK, or, for 0, 128, and 64 where two consumers have too few registers."""
-    return config.int("BLOCK") or (WARPGROUP_M if _crowded(problem) else 128)
-
-
-def _crowded(problem: Problem) -> bool:
-    """Whether the addresses of a mask and the values of a soft cap spill beside the accumulators of two consumers."""
-    return bool(problem.attn_mask and problem.softcap)
-
-
 def _stream(problem: Problem, config: Config) -> int:
     """Queries of a tile: STREAM, or, for 0, 64 for a lone consumer or above head_dim 64, otherwise 128."""
-    return config.int("STREAM") or (64 if problem.head_dim > 64 else _block(problem, config))
+    return config.int("STREAM") or (64 if problem.head_dim > 64 else config.int("BLOCK"))
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
     """Dynamic shared memory of a block in bytes, as in ``SharedStorage``: K and V; stages of Q, dO and the rows'
     statistics; dS; dQ in float32; the mbarriers; and a word for a ticket."""
-    block, stream, stages = _block(problem, config), _stream(problem, config), config.int("NUM_STAGES")
+    block, stream, stages = config.int("BLOCK"), _stream(problem, config), config.int("NUM_STAGES")
     columns = -(-problem.head_dim // PANEL_COLUMNS) * PANEL_COLUMNS
     tiles = 2 * (2 * block + 2 * stages * stream) * columns
-    ds = 2 * block * stream * (2 if block > WARPGROUP_M else 1)
-    return tiles + ds + 4 * stream * columns + 8 * stages * stream + 8 * (2 + 4 * stages)
+    return tiles + 2 * 2 * block * stream + 4 * stream * columns + 8 * stages * stream + 8 * (4 + 4 * stages)
 
 
 def _ctas(problem: Problem, config: Config) -> int:
-    return problem.batch * problem.kv_heads * -(-problem.seq_kv // _block(problem, config))
+    return problem.batch * problem.kv_heads * -(-problem.seq_kv // config.int("BLOCK"))
 
 
 def _supports(problem: Problem) -> str | None:
-    if _crowded(problem) and problem.head_dim > 64:
-        return "kernel hopper_backward has no registers for attn_mask beside a soft cap above head_dim 64"
+    if problem.attn_mask and problem.softcap and problem.head_dim > MOST_MASKED_DIM:
+        return (
+            f"kernel hopper_backward takes attn_mask beside a soft cap up to head_dim {MOST_MASKED_DIM}, and would "
+            f"spill at {problem.head_dim}"
+        )
     return backward_supports(problem, "hopper_backward")
 
 
@@ -59,27 +52,20 @@ def _reject(problem: Problem, config: Config) -> str | None:
     unlisted = reject_unlisted(config, KNOBS)
     if unlisted is not None:
         return unlisted
-    block, stream = _block(problem, config), _stream(problem, config)
+    block, stream = config.int("BLOCK"), _stream(problem, config)
     parts = stream // WARPGROUP_M * -(-problem.head_dim // PANEL_COLUMNS)
     if parts != block // WARPGROUP_M:
         return (
             f"each 64 keys of BLOCK have a consumer for 64 x 64 of dQ: at head_dim {problem.head_dim} and "
             f"STREAM={stream} BLOCK is {parts * WARPGROUP_M}, not {block}"
         )
-    if _crowded(problem) and block > WARPGROUP_M:
-        return f"attn_mask beside a soft cap takes too many registers with BLOCK={block}: BLOCK must be 0 or 64"
     if _ctas(problem, config) > MAX_CTAS:
         return f"{problem.label} needs more blocks than the {MAX_CTAS} of a grid's first axis"
     return reject_oversized(smem_bytes(problem, config), MAX_SHARED_BYTES, config)
 
 
 def _macros(problem: Problem, config: Config) -> Mapping[str, Knob]:
-    return {
-        **window_macros(problem),
-        **config,
-        "BLOCK": _block(problem, config),
-        "STREAM": _stream(problem, config),
-    }
+    return {**window_macros(problem), **config, "STREAM": _stream(problem, config)}
 
 
 def _plan(problem: Problem, config: Config) -> LaunchPlan:
@@ -107,7 +93,7 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
 
     gradients = Launch(
         grid=(_ctas(problem, config), 1, 1),
-        block=(128 + 2 * _block(problem, config), 1, 1),
+        block=(128 + 2 * config.int("BLOCK"), 1, 1),
         args=(
             *map(tiled, ("q", "k", "v", "do", "dk", "dv")),
             *("statistics", "dq_sums", "kv_lengths", "q_lengths", "attn_mask", "alibi_slopes"),
@@ -131,7 +117,7 @@ def _numerics(config: Config) -> Numerics:
     return Numerics(unordered=() if config["DETERMINISTIC"] else ("dq",))
 
 
-_DEFAULT = Config(BLOCK=0, STREAM=0, NUM_STAGES=2, DETERMINISTIC=0)
+_DEFAULT = Config(BLOCK=128, STREAM=0, NUM_STAGES=2, DETERMINISTIC=0)
 
 HOPPER_BACKWARD = CudaKernel(
     name="hopper_backward",
@@ -145,7 +131,7 @@ HOPPER_BACKWARD = CudaKernel(
     limits=LIMITS,
     min_arch=90,
     only_arch="sm_90a",
-    knobs={"BLOCK": (64, 128), "STREAM": (64, 128), "NUM_STAGES": (2, 3), "DETERMINISTIC": (0, 1)},
+    knobs={"BLOCK": (64, 128), "STREAM": (64, 128), "NUM_STAGES": (1, 2, 3), "DETERMINISTIC": (0, 1)},
     features=BACKWARD_FEATURES,
     macros=_macros,
     idea="FlashAttention-3's backward: TMA feeds warpgroups that own keys; a warp adds dQ up by bulk reductions",

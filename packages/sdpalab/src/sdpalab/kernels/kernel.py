@@ -293,7 +293,7 @@ class CudaKernel(Kernel):
     - ``WINDOW_LEFT`` and ``WINDOW_RIGHT`` (-1: no bound; without a window, a causal mask does not set them);
     - ``SOFTCAP`` (a float, 0: none); ``KV_LENGTHS``, ``Q_LENGTHS``, ``ALIBI_SLOPES``, ``SINKS`` and ``BOTTOM_RIGHT`` (0
       or 1); ``HEAD_DIM_V``;
-    - ``VARLEN`` (1: packed sequences) and ``PAGE_SIZE`` (rows of a page, 0: no pages);
+    - ``VARLEN`` (1: packed sequences), ``PAGE_SIZE`` (rows of a page, 0: no pages) and ``E4M3_CACHE`` (0 or 1);
     - ``ATTN_MASK`` (0: none, 1: boolean, a byte an entry, 2: additive, in the problem's dtype), and with it
       ``ATTN_MASK_PER_BATCH`` and ``ATTN_MASK_PER_HEAD`` (0: broadcast).
     """

@@ -15,7 +15,7 @@ from sdpalab.kernels.cublas import CUBLAS
 from sdpalab.kernels.flash import FLASH
 from sdpalab.kernels.flash_backward import FLASH_BACKWARD
 from sdpalab.kernels.flash_backward_two_pass import FLASH_BACKWARD_TWO_PASS
-from sdpalab.kernels.flash_decode import FLASH_DECODE
+from sdpalab.kernels.flash_decode import FLASH_DECODE, FLASH_DECODE_E4M3
 from sdpalab.kernels.flash_varlen import FLASH_VARLEN
 from sdpalab.kernels.fp8 import FP8
 from sdpalab.kernels.fp8_simulated import FP8_SIMULATED
@@ -67,7 +67,7 @@ GRADIENT_KERNELS: Mapping[str, CudaKernel] = MappingProxyType(
 the ladder's, so the campaigns over the ladder leave them out."""
 
 SEQUENCE_KERNELS: Mapping[str, CudaKernel] = MappingProxyType(
-    {kernel.name: kernel for kernel in (FLASH_VARLEN, FLASH_DECODE)}
+    {kernel.name: kernel for kernel in (FLASH_VARLEN, FLASH_DECODE, FLASH_DECODE_E4M3)}
 )
 """The kernels for packed sequences and for pages of a cache, in CUDA C++: name to kernel. They take other problems than
 the ladder's, too."""

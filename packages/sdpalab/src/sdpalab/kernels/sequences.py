@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from sdpalab.kernels.flash import MAX_Q_IN_REGISTERS, MAX_SHARED_BYTES
 from sdpalab.kernels.kernel import MISSION_LIMITS, Config, Knob, StaticLimits
-from sdpalab.kernels.ladder import ladder_supports, reject_oversized, reject_unlisted, window_macros
+from sdpalab.kernels.ladder import GRID_YZ_LIMIT, ladder_supports, reject_oversized, reject_unlisted, window_macros
 from sdpalab.packing import Packing
 from sdpalab.problem import HALF_DTYPES, Problem
 
@@ -28,7 +28,12 @@ __all__ = [
 HEAD_DIMS = (32, 64, 96, 128, 192, 256)
 KNOBS = {"ROWS_PER_WARP": (16, 32), "NUM_STAGES": (2, 3, 4), "PACK_GQA": (0, 1, 2, 4, 8, 16)}
 FEATURES = ("window_size", "softcap", "bottom_right", "head_dim_v", "varlen")
-GRID_YZ_LIMIT = 65535
+
+
+def kv_columns(problem: Problem) -> tuple[int, int]:
+    """16-bit elements of a row of K and of V."""
+    share = 2 if problem.e4m3_cache else 1
+    return problem.head_dim // share, problem.dim_v // share
 
 
 def supports(problem: Problem, kernel: str) -> str | None:
@@ -67,7 +72,7 @@ def shared_bytes(problem: Problem, config: Config) -> int:
     """Dynamic shared memory of a block: tiles of K and V in each stage, and Q, as in :mod:`sdpalab.kernels.flash`;
     or the rows of all warps, where they merge."""
     q_bytes = config.int("BLOCK_M") * problem.head_dim * 2
-    stage = tile_keys(config) * (problem.head_dim + problem.dim_v) * 2
+    stage = tile_keys(config) * sum(kv_columns(problem)) * 2
     ring = config.int("NUM_STAGES") * stage
     stays = config.int("ROWS_PER_WARP") * problem.head_dim > MAX_Q_IN_REGISTERS
     loop = max(ring, (ring if stays else ring - stage) + q_bytes)
@@ -83,6 +88,8 @@ def reject_blocks(problem: Problem, config: Config, knobs: Mapping[str, tuple[in
         return unlisted
     heads, keys, rows = heads_of_tile(problem, config), config.int("BLOCK_N"), config.int("ROWS_PER_WARP")
     head_dim = max(problem.head_dim, problem.dim_v)
+    if query_tiles(problem, config) > GRID_YZ_LIMIT:
+        return f"a grid has at most {GRID_YZ_LIMIT} tiles of queries, not {query_tiles(problem, config)}"
     if problem.group % heads:
         return f"PACK_GQA={heads} must divide the {problem.group} query heads of a K/V head"
     if rows > config.int("BLOCK_M"):
@@ -90,9 +97,11 @@ def reject_blocks(problem: Problem, config: Config, knobs: Mapping[str, tuple[in
     if keys * head_dim > 64 * 128 or (rows == 32 and (keys * head_dim > 64**2 or head_dim > 128)):
         return f"BLOCK_N={keys} with {rows} rows a warp has no registers at head_dim {head_dim}"
     threads = block_threads(config)
-    copied = max(8 * threads // (columns & -columns) for columns in (problem.head_dim, problem.dim_v))
-    if copied > min(tile_keys(config), config.int("BLOCK_M")):
-        return f"a block of {threads} threads copies {copied} rows at a time, more than a tile has"
+    of_keys = max(8 * threads // (columns & -columns) for columns in kv_columns(problem))
+    of_queries = 8 * threads // (problem.head_dim & -problem.head_dim)
+    for copied, name, size in ((of_keys, "keys", tile_keys(config)), (of_queries, "queries", config.int("BLOCK_M"))):
+        if copied > size:
+            return f"a block of {threads} threads copies {copied} rows at a time, and a tile has {size} {name}"
     return reject_oversized(shared_bytes(problem, config), MAX_SHARED_BYTES, config)
 
 

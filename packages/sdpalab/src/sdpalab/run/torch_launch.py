@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sdpalab.compile import Build
-from sdpalab.kernels.plan import Buffer, LaunchPlan
+from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.run import torch_gpu
 from sdpalab.run.gpu import GpuExecutor
 from sdpalab.run.semaphores import SemaphorePool
@@ -15,7 +15,7 @@ from sdpalab.run.semaphores import SemaphorePool
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["TorchLaunch"]
+__all__ = ["TorchLaunch", "fitted"]
 
 _ROWS = ("q", "k", "v", "do", "o")
 """Inputs whose first axis is one of packed rows, or of pages."""
@@ -62,7 +62,7 @@ class TorchLaunch:
         self._outputs = [buffer.name for buffer in plan.buffers if buffer.role == "out"]
         self._semaphores = SemaphorePool(executor.gpu, plan.buffers)
         released = self._semaphores.take(torch_gpu.stream(self._ordinal)) if self._semaphores else {}
-        plan = replace(plan, buffers=tuple(_of_shape(buffer, inputs) for buffer in plan.buffers))
+        plan = fitted(plan, inputs)
         buffers = {**inputs, **self._allocated(released), **(released or {})}
         self._prepared = executor.prepare(plan, buffers, builds=builds)
 
@@ -102,8 +102,14 @@ class TorchLaunch:
         }
 
 
-def _of_shape(buffer: Buffer, inputs: Mapping[str, Tensor]) -> Buffer:
-    """An input with the number of packed rows or pages that the call has; other buffers as they are."""
-    if buffer.role != "in" or buffer.name not in _ROWS or buffer.name not in inputs:
-        return buffer
-    return replace(buffer, shape=(inputs[buffer.name].shape[0], *buffer.shape[1:]))
+def fitted(plan: LaunchPlan, inputs: Mapping[str, Tensor]) -> LaunchPlan:
+    """The plan with the numbers of packed rows or pages that the inputs of a call have."""
+    return replace(
+        plan,
+        buffers=tuple(
+            replace(buffer, shape=(inputs[buffer.name].shape[0], *buffer.shape[1:]))
+            if buffer.role == "in" and buffer.name in _ROWS and buffer.name in inputs
+            else buffer
+            for buffer in plan.buffers
+        ),
+    )

@@ -144,7 +144,7 @@ def application(service: Service) -> Starlette:
         def accept() -> list[Any]:
             submissions = _submissions(body) if batch else [EvaluationRequest.of(body)]
             requests = [each.request() for each in submissions]
-            pairs = [(digest_of(each, service.confined), each) for each in requests]
+            pairs = [(digest_of(each, service.confined, service.pool.memory_bytes), each) for each in requests]
             return [answer_of(job) for job in service.store.accept(tenant, pairs)]
 
         try:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from sdpalab.errors import MachineError
@@ -23,6 +22,7 @@ from sdpalab.status import Status
 
 __all__ = ["Pool", "start_workers"]
 
+_WORKER = "sdpalab.service.worker"
 _CHECK_SECONDS = 600.0
 """Most seconds of a worker's first job, which may compile the simulator."""
 _LOOK_SECONDS = 5.0
@@ -39,7 +39,7 @@ def start_workers(count: int) -> tuple[list[LocalWorker], MachineValue]:
     MachineError
         If one does not judge it, with the reason.
     """
-    workers = [LocalWorker() for _ in range(count)]
+    workers = [LocalWorker(module=_WORKER) for _ in range(count)]
     checks: list[JobResult] = []
 
     def check(worker: LocalWorker) -> None:
@@ -71,12 +71,13 @@ class Pool:
     ----------
     store : JobStore
     workers : sequence of LocalWorker
-    work : Path
-        Parent of the folders of running jobs, each of which is removed after its job.
+    memory_bytes : int
+        Most resident memory of a candidate's process.
     """
 
-    def __init__(self, store: JobStore, workers: Sequence[LocalWorker], work: Path) -> None:
-        self._store, self._workers, self._work = store, workers, work
+    def __init__(self, store: JobStore, workers: Sequence[LocalWorker], memory_bytes: int) -> None:
+        self._store, self._workers, self.memory_bytes = store, workers, memory_bytes
+        self._work = store.work / store.name
         self.on_end: Callable[[str], None] = lambda _: None
         """Called with the identifier of each job that has ended, in a worker's thread."""
         self._wake = threading.Condition()
@@ -151,7 +152,7 @@ class Pool:
         begin = time.monotonic()
         try:
             seconds = float(job.request["budget_s"]) + GRACE_SECONDS
-            inputs = {**job.request, "folder": str(folder)}
+            inputs = {**job.request, "folder": str(folder), "memory_bytes": self.memory_bytes}
             outcome = worker.run(Job(number, "submission", inputs, seconds, code_version()))
         finally:
             shutil.rmtree(folder, ignore_errors=True)

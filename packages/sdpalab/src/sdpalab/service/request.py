@@ -19,6 +19,7 @@ from sdpalab.judge.sandbox.candidate import foreign_builds_in
 from sdpalab.judge.sandbox.confinement import SOURCE_SUFFIXES
 from sdpalab.kernels.userfile import file_of, is_user_file
 from sdpalab.problem import NAMED_PROBLEMS, Problem
+from warpsan.gpus import gpu_named
 
 __all__ = ["MOST_SOURCE", "BadRequest", "EvaluationRequest", "machine_job", "submission_job"]
 
@@ -58,6 +59,7 @@ class EvaluationRequest(BaseModel):
     stages: list[str] = Field(
         default_factory=lambda: list(STAGES[:3]), description=f"Of {', '.join(STAGES)}; they run in this order."
     )
+    gpu: str = Field("", description="GPU for the modelled time of a kernel that passes, such as L4.")
     budget_s: float = Field(60.0, gt=0, le=MOST_BUDGET, description="Most wall-clock seconds of the evaluation.")
 
     @field_validator("task")
@@ -65,6 +67,14 @@ class EvaluationRequest(BaseModel):
     def _of_a_problem(cls, task: str | dict[str, Any]) -> str | dict[str, Any]:
         problem_of(task)
         return task
+
+    @field_validator("gpu")
+    @classmethod
+    def _with_rates(cls, gpu: str) -> str:
+        try:
+            return gpu_named(gpu).name if gpu else ""
+        except UserError as error:
+            raise ValueError(str(error)) from None
 
     @field_validator("stages")
     @classmethod
@@ -118,7 +128,7 @@ class EvaluationRequest(BaseModel):
     def request(self) -> dict[str, Any]:
         """Inputs of :func:`submission_job`, in one form."""
         stated = {"files": self.texts, "spec": self.spec, "task": self.problem.to_dict()}
-        return {**stated, "stages": self.stages, "budget_s": self.budget_s}
+        return {**stated, "stages": self.stages, "gpu": self.gpu, "budget_s": self.budget_s}
 
     @classmethod
     def of(cls, data: Any) -> EvaluationRequest:
@@ -132,9 +142,9 @@ class EvaluationRequest(BaseModel):
             raise BadRequest(f"{place}: {reason}" if place else reason) from None
 
 
-def digest_of(request: Mapping[str, Any], confined: bool) -> str:
+def digest_of(request: Mapping[str, Any], confined: bool, memory_bytes: int) -> str:
     """Digest of everything that a result depends on, beside the versions of the code."""
-    text = json.dumps([request, confined], sort_keys=True, separators=(",", ":"))
+    text = json.dumps([request, confined, memory_bytes], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -159,7 +169,8 @@ def submission_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     inputs : mapping
-        :meth:`EvaluationRequest.request`, and ``folder``: an empty folder of this job, which the caller removes.
+        :meth:`EvaluationRequest.request`; ``memory_bytes``; and ``folder``: an empty folder of this job, which the
+        caller removes.
 
     Returns
     -------
@@ -180,7 +191,9 @@ def submission_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
             f"{sources}/{inputs['spec']}",
             Problem(**inputs["task"]),
             stages=inputs["stages"],
+            gpu=inputs["gpu"],
             budget_s=inputs["budget_s"],
+            memory_bytes=inputs["memory_bytes"],
         )
     stated = json.loads(json.dumps(evaluation.to_dict()).replace(f"{sources}/", ""))
     used = time.process_time() + spent_seconds() - begin

@@ -48,6 +48,8 @@ class ServerOptions:
         As for :class:`sdpalab.service.store.JobStore`.
     most_body : int
         Most bytes of a body.
+    memory_bytes : int
+        Most resident memory of a candidate's process, of which a kernel has two.
     grace_seconds : float
         Seconds for running jobs to end after SIGTERM; then they are queued again.
     """
@@ -61,6 +63,7 @@ class ServerOptions:
     queue: int = 10_000
     keep: int = 100_000
     most_body: int = 16 << 20
+    memory_bytes: int = 4 << 30
     grace_seconds: float = 30.0
 
 
@@ -113,7 +116,7 @@ def serve(options: ServerOptions, *, ready: Callable[[str, Service], None]) -> N
         store = JobStore(options.folder, check.versions, queue=options.queue, keep=options.keep)
         stack.callback(store.close)
         store.recover()
-        pool = Pool(store, workers, store.work / store.name)
+        pool = Pool(store, workers, options.memory_bytes)
         service = Service(
             store,
             pool,

@@ -7,6 +7,7 @@ device memory, and a problem's lengths then stand for any that fit the shapes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -338,7 +339,7 @@ def _problem(
         head_dim_v=v[-1],
         dtype=dtype,
         causal=causal,
-        scale=scale,
+        scale=None if math.isclose(scale, q[-1] ** -0.5, rel_tol=1e-12) else scale,  # models round it otherwise
         window_size=(left, right),
         softcap=softcap,
         alibi_slopes=slopes,

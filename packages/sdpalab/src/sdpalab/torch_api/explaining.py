@@ -12,7 +12,7 @@ from sdpalab.errors import UserError
 from sdpalab.torch_api import flash_attn
 from sdpalab.torch_api.calls import AttentionCall
 from sdpalab.torch_api.fallback import by_products
-from sdpalab.torch_api.kernels import certified, certified_on, make_ready
+from sdpalab.torch_api.kernels import certified, certified_on, make_ready, simulation
 from sdpalab.torch_api.lse import attention_with_lse
 from sdpalab.torch_api.ops import call_of, scaled_dot_product_attention
 from sdpalab.torch_inputs import check_together, needs_gradients, why_not_tensors
@@ -84,7 +84,9 @@ def explain(
         If the tensors do not match, or the lab has no data on ``gpu``.
     """
     check_together(query, key, value, enable_gqa)
-    reason = why_not_tensors(query, key, value, attn_mask, dropout_p, enable_gqa, anywhere=gpu is not None)
+    reason = why_not_tensors(
+        query, key, value, attn_mask, dropout_p, enable_gqa, anywhere=gpu is not None or simulation() is not None
+    )
     if reason is not None:
         return Explanation(None, reason)
     return _explained(call_of(query, key, value, is_causal, scale), lse=lse, gpu=gpu)
@@ -181,6 +183,6 @@ def prepare(
     if explanation.kernel:
         call = call_of(query, key, value, is_causal, scale)
         kernel, _ = certified(call, lse=lse or needs_gradients(query, key, value))
-        if kernel is not None:
+        if kernel is not None and simulation() is None:
             make_ready(kernel, call.buffers())
     return explanation

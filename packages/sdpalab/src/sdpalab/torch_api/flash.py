@@ -18,6 +18,7 @@ from sdpalab.torch_api import fallback
 from sdpalab.torch_api.calls import AttentionCall
 from sdpalab.torch_api.kernels import certified, launch
 from sdpalab.torch_api.mode import fall_back
+from sdpalab.torch_api.recording import note, recording
 
 __all__ = ["append", "attend"]
 
@@ -68,6 +69,8 @@ def append(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: Tens
 
 
 def _forward(call: AttentionCall, lse: bool, gradients: bool, deterministic: bool) -> tuple[Tensor, Tensor]:
+    if recording():
+        note(call, gradients=gradients)
     kernel, reason = certified(call, lse=lse or gradients)
     if kernel is not None and gradients:
         _, reason = other = certified(call, gradients=True, deterministic=deterministic)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sdpalab.evidence.store.certificate import CertifiedKernel
     from sdpalab.run import GpuExecutor
 
-__all__ = ["certified", "certified_on", "launch", "make_ready", "reload_proofs"]
+__all__ = ["Simulation", "certified", "certified_on", "launch", "make_ready", "reload_proofs", "simulate", "simulation"]
 
 Tensor = torch.Tensor
 
@@ -41,7 +41,7 @@ def certified(
         Whether its outputs must have equal bits from run to run.
     """
     ordinal = torch_gpu.ordinal_of(call.q)
-    if ordinal is None:
+    if ordinal is None and _simulation is None:
         return None, "the tensors are not on a CUDA GPU"
     if any(type(given) not in (Tensor, torch.nn.Parameter) for given in (call.q, call.k, call.v)):
         return None, "tensor subclasses stay with torch"
@@ -52,6 +52,9 @@ def certified(
         problem = call.problem("backward" if gradients else "forward")
     except ProblemError as error:
         return None, str(error)
+    if ordinal is None:
+        assert _simulation is not None, "tensors are on a GPU or on the simulator"
+        return _simulation.chosen(problem, lse, deterministic)
     return _certified_for(problem, ordinal, lse, deterministic)
 
 
@@ -122,6 +125,8 @@ def launch(kernel: CertifiedKernel, buffers: Mapping[str, Tensor]) -> dict[str, 
     UserError
         As :func:`make_ready`.
     """
+    if torch_gpu.ordinal_of(buffers["q"]) is None and _simulation is not None:
+        return _simulation.launch(kernel, buffers)
     return make_ready(kernel, buffers)(**buffers)
 
 
@@ -146,6 +151,33 @@ def make_ready(kernel: CertifiedKernel, buffers: Mapping[str, Tensor]) -> TorchL
         prepared = TorchLaunch(_executor(ordinal, kernel.certificate.arch), kernel.plan, buffers, kernel.builds)
         ready = _ready.plans[key] = kernel, prepared  # the cached kernel object keeps its id unique
     return ready[1]
+
+
+class Simulation(Protocol):
+    """Kernels on the simulator (:class:`sdpalab.torch_api.simulating.SimulatedKernels`)."""
+
+    def chosen(self, problem: Problem, lse: bool, deterministic: bool) -> tuple[CertifiedKernel | None, str]:
+        """The kernel of a problem, or None; with the reason."""
+        ...
+
+    def launch(self, kernel: CertifiedKernel, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """:func:`launch` on the simulator."""
+        ...
+
+
+_simulation: Simulation | None = None
+"""Runs kernels for tensors on a CPU (:mod:`sdpalab.torch_api.simulating`)."""
+
+
+def simulation() -> Simulation | None:
+    """The simulation that runs kernels for tensors on a CPU, if there is one."""
+    return _simulation
+
+
+def simulate(given: Simulation | None) -> None:
+    """Have a simulation run kernels for tensors on a CPU, or none."""
+    global _simulation
+    _simulation = given
 
 
 class _Local(threading.local):

@@ -20,8 +20,9 @@ from sdpalab.errors import UserError
 from sdpalab.run import torch_gpu
 from sdpalab.torch_api.calls import AttentionCall
 from sdpalab.torch_api.flash import attend
-from sdpalab.torch_api.kernels import certified, launch
+from sdpalab.torch_api.kernels import certified, launch, simulation
 from sdpalab.torch_api.mode import fall_back, fall_back_compiled
+from sdpalab.torch_api.recording import note, recording
 from sdpalab.torch_inputs import autocast, check_together, needs_gradients, why_not_shapes, why_not_tensors
 
 __all__ = ["call_of", "scaled_dot_product_attention"]
@@ -63,24 +64,28 @@ def scaled_dot_product_attention(
         If the tensors do not match, or within :func:`sdpalab.no_fallback` if no certified kernel covers the call.
     """
     check_together(query, key, value, enable_gqa)
-    reason = why_not_tensors(query, key, value, attn_mask, dropout_p, enable_gqa)
+    given = (query, key, value, attn_mask, dropout_p, enable_gqa)
+    reason = why_not_tensors(*given, anywhere=simulation() is not None)
     gradients = needs_gradients(query, key, value)
     # A compiled graph looks up the certificate at run time: the records cannot be read during tracing.
-    if reason is None and not torch.compiler.is_compiling():
-        call = call_of(query, key, value, is_causal, scale)
+    compiling = torch.compiler.is_compiling()
+    call = call_of(query, key, value, is_causal, scale) if reason is None else None
+    kernel = None
+    if call is not None and not compiling:
         kernel, reason = certified(call, lse=gradients)
-        if kernel is not None and not gradients:
-            # No tracing and no gradients: the dispatcher would only add overhead.
-            return launch(kernel, call.buffers())["o"]
-        if kernel is not None:
+        if kernel is not None and gradients:
             kernel, reason = certified(call, gradients=True)
-            if kernel is not None:
-                return attend(call)[0]
-    elif reason is None and gradients:
-        return attend(call_of(query, key, value, is_causal, scale))[0]
-    if reason is None:
-        out: Tensor = torch.ops.sdpalab.attention(*autocast(query, key, value), is_causal, scale)
+    if call is not None and gradients and (kernel is not None or compiling):
+        return attend(call)[0]
+    if recording() and not compiling and why_not_tensors(*given, anywhere=True) is None:
+        note(call_of(query, key, value, is_causal, scale), gradients=gradients)
+    if call is not None and kernel is not None:
+        # No tracing and no gradients: the dispatcher would only add overhead.
+        return launch(kernel, call.buffers())["o"]
+    if call is not None and compiling:
+        out: Tensor = torch.ops.sdpalab.attention(call.q, call.k, call.v, is_causal, scale)
         return out
+    assert reason is not None, "without a kernel there is a reason"
     query = fall_back_compiled(query, reason)
     return functional.scaled_dot_product_attention(
         query,
@@ -123,7 +128,9 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: 
     reason = why_not_shapes(q, k, v)
     if reason is not None:
         raise UserError(f"sdpalab::attention: {reason}")
-    if torch_gpu.ordinal_of(q) is not None:
+    if recording():
+        note(call_of(q, k, v, is_causal, scale))
+    if torch_gpu.ordinal_of(q) is not None or simulation() is not None:
         call = call_of(q, k, v, is_causal, scale)
         kernel, why = certified(call)
         if kernel is not None:

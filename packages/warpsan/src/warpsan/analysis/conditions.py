@@ -7,7 +7,7 @@ a register with several definitions, floating point) is unknown; :func:`sources_
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -38,10 +38,13 @@ class LaunchValues:
         Integer arguments by their offset in the parameter block.
     special : mapping of str to ndarray
         Special registers, such as ``%ctaid.x``, of all lanes.
+    computed : dict of str to ndarray or None
+        Values of the registers of one entry, as :class:`Conditions` computes them.
     """
 
     params: Mapping[int, int]
     special: Mapping[str, Ints]
+    computed: dict[str, Ints | None] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, params: Mapping[int, int], grid: tuple[int, int, int], block: tuple[int, int, int]) -> LaunchValues:
@@ -137,6 +140,11 @@ class Conditions:
     def _register(self, name: str, launch: LaunchValues, depth: int) -> Ints | None:
         if name in launch.special:
             return launch.special[name]
+        if name not in launch.computed:
+            launch.computed[name] = self._defined(name, launch, depth)
+        return launch.computed[name]
+
+    def _defined(self, name: str, launch: LaunchValues, depth: int) -> Ints | None:
         definitions = self._definitions.get(name, [])
         if len(definitions) != 1 or definitions[0].guard is not None or depth > _DEEPEST:
             return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 from warpsan.analysis.derived import derived
 from warpsan.analysis.fusion import registers_read, registers_written
 from warpsan.analysis.program import Program
-from warpsan.ptx.grammar import has_form, known_form
+from warpsan.ptx.grammar import known_form
 from warpsan.ptx.ir import Entry, Immediate, Instruction, Operand, Register
 from warpsan.ptx.tensor_memory import TensorMove, TensorProduct, TensorWait
 
@@ -39,7 +39,8 @@ def uses_of_loads(program: Program, entry: Entry) -> dict[int, list[int]]:
             used = sorted(numbers[pc] for pc in now if not names.isdisjoint(registers[pc]))
             if used:
                 uses[instruction.pc] = used
-            if has_form(instruction, TensorWait) and instruction.mods[0] == "wait::ld":
+            wait = known_form(instruction, TensorWait)
+            if wait is not None and wait.loads:
                 now.clear()
             elif instruction.pc in numbers:
                 now.add(instruction.pc)
@@ -78,4 +79,5 @@ def _constant(written: dict[str, list[Instruction]], operand: Operand) -> int | 
 
 
 def _loads(instruction: Instruction) -> bool:
-    return has_form(instruction, TensorMove) and instruction.mods[0] == "ld"
+    form = known_form(instruction, TensorMove)
+    return form is not None and form.loads

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from warpsan.build.headers import share_headers as share_headers
     from warpsan.build.host_code import SetAside as SetAside
     from warpsan.build.host_code import set_aside as set_aside
+    from warpsan.build.host_launches import HostLaunch as HostLaunch
+    from warpsan.build.host_launches import launch_of as launch_of
+    from warpsan.build.host_launches import only_kernel as only_kernel
+    from warpsan.build.kernel_parameters import KernelSignature as KernelSignature
+    from warpsan.build.kernel_parameters import kernel_signatures as kernel_signatures
     from warpsan.build.nvrtc import BuildError as BuildError
     from warpsan.build.nvrtc import Compiled as Compiled
     from warpsan.build.nvrtc import check_arch as check_arch
@@ -51,6 +56,8 @@ else:
             "warpsan.build.untrusted": ["Workshop", "foreign", "workshop_of"],
             "warpsan.build.headers": ["Header", "MOST_BYTES", "cuda_include_dirs", "resolve_headers", "share_headers"],
             "warpsan.build.host_code": ["SetAside", "set_aside"],
+            "warpsan.build.host_launches": ["HostLaunch", "launch_of", "only_kernel"],
+            "warpsan.build.kernel_parameters": ["KernelSignature", "kernel_signatures"],
             "warpsan.build.nvrtc": [
                 "BuildError",
                 "Compiled",

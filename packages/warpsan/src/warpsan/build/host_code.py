@@ -18,7 +18,7 @@ from itertools import chain
 
 from warpsan.build.declarations import Declaration, Kind, declarations_of
 from warpsan.build.headers import Header, header_of, resolve_headers
-from warpsan.build.host_headers import implicit_includes, is_host_header
+from warpsan.build.host_headers import IMPLICIT_HEADERS, implicit_includes, is_host_header
 from warpsan.build.source import Module, Source
 from warpsan.build.source_text import Lexed, Macro, Macros, PlainText, blanked, lexed, shadow_of, words
 
@@ -38,6 +38,7 @@ DEFAULT_DEVICE = "-default-device"
 _DEFAULT_DEVICE = (DEFAULT_DEVICE, "--device-as-default-execution-space")
 _HEADER_NAME = re.compile(r"\s*(?:<([^>\n]+)>|\"([^\"\n]+)\")")
 _DEVICE_MACRO = re.compile(rb"^[ \t]*#[ \t]*define[ \t]+\w+.*__(?:device|global|host)__.*$", re.MULTILINE)
+_OF_MATH = re.compile(rf"\b({IMPLICIT_HEADERS['math.h']})\b")
 _ARITHMETIC = frozenset(
     {"constexpr", "const", "static", "inline", "int", "unsigned", "long", "float", "double", "bool", "true", "false"}
 )
@@ -165,7 +166,7 @@ def device_code(module: Module, command: Sequence[str] = ()) -> DeviceCode:
     own = {} if by_default else {each.name: each for each in headers if each.own}
     files = _read(module, own, headers)
     known = {header.name for header in headers}
-    if not any(_refused(file, known, by_default) for file in files):
+    if not any(_refused(file, known, by_default) for file in files) and not _lacks_constants(files, headers):
         return DeviceCode(module, headers, headers)
     staying, needed = _staying(files, module, by_default)
     texts: dict[str, str] = {}
@@ -226,6 +227,14 @@ def _refused(file: SourceFile, known: Collection[str], by_default: bool) -> bool
     if by_default:
         return any(each.launches or "main" in each.names for each in every if each.kind == "function")
     return any(each.unmarked and each.kind in ("function", "variable", "macro") for each in every)
+
+
+def _lacks_constants(files: Sequence[SourceFile], headers: Sequence[Header]) -> bool:
+    """Whether a source uses constants of math.h that nvcc includes implicitly, and no header defines them."""
+    used = {name for file in files for name in _OF_MATH.findall(file.shadow.text)}
+    used -= {macro.name for file in files for macro in file.lexed.macros}
+    texts = [header.text for header in headers] if used else []
+    return any(not any(re.search(rb"define\s+" + name.encode(), text) for text in texts) for name in used)
 
 
 def _staying(files: Sequence[SourceFile], module: Module, by_default: bool) -> tuple[set[int], set[str]]:

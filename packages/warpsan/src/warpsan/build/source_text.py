@@ -15,7 +15,19 @@ from functools import lru_cache
 
 from warpsan.build.constants import Value, evaluate
 
-__all__ = ["Directive", "Lexed", "Macro", "Macros", "PlainText", "blanked", "closing", "lexed", "shadow_of", "words"]
+__all__ = [
+    "Directive",
+    "Lexed",
+    "Macro",
+    "Macros",
+    "PlainText",
+    "blanked",
+    "closing",
+    "lexed",
+    "shadow_of",
+    "without_literals",
+    "words",
+]
 
 _LITERALS = re.compile(
     r"//(?:[^\n\\]|\\.|\\\n)*|/\*.*?\*/"
@@ -88,9 +100,8 @@ class Lexed:
     macros: tuple[Macro, ...]
 
 
-@lru_cache(maxsize=256)
-def lexed(text: str) -> Lexed:
-    """Remove comments and literals from a text, and find its directives."""
+def without_literals(text: str) -> str:
+    """The text with blanks for comments and contents of literals; directives stay."""
 
     def blank(match: re.Match[str]) -> str:
         literal = match[0]
@@ -98,7 +109,13 @@ def lexed(text: str) -> Lexed:
             return literal[0] + _spaces(literal[1:-1]) + literal[-1]
         return _spaces(literal)
 
-    code = _LITERALS.sub(blank, text)
+    return _LITERALS.sub(blank, text)
+
+
+@lru_cache(maxsize=256)
+def lexed(text: str) -> Lexed:
+    """Remove comments and literals from a text, and find its directives."""
+    code = without_literals(text)
     directives = []
     macros = []
     for match in _DIRECTIVE.finditer(code):

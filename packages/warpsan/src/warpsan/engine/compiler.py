@@ -14,6 +14,7 @@ from llvmlite import ir
 
 from warpsan.engine.operation import NativeOperation
 from warpsan.engine.translate import Translator
+from warpsan.host.collector import without_collector
 
 __all__ = ["compile_functions", "compile_operation", "target_machine", "target_name"]
 
@@ -43,6 +44,7 @@ def target_machine(cpu: str, features: str) -> Any:
     return target.create_target_machine(cpu=cpu, features=features, opt=_OPTIMISE, reloc="static", codemodel="large")
 
 
+@without_collector()
 def compile_operation(operation: NativeOperation, cpu: str, features: str) -> bytes:
     """The object with an operation's function, by its name; the translated functions that it calls are in another
     object."""
@@ -52,6 +54,7 @@ def compile_operation(operation: NativeOperation, cpu: str, features: str) -> by
     return _object_of(module, cpu, features)
 
 
+@without_collector()
 def compile_functions(functions: Collection[Callable[..., Any]], cpu: str, features: str) -> bytes:
     """The object with these functions of 64-bit integers, by their symbols, and their callees."""
     module = ir.Module("functions")

@@ -15,6 +15,7 @@ from warpsan.engine.memory import (
     Link,
     LinkList,
     MapFence,
+    MapWords,
     MbarrierState,
     ProductInFlight,
     Reader,
@@ -121,7 +122,7 @@ class Context(NativeStruct):
     transfer_room: i64  # the most bulk copies in flight
     transfer_serial: i64
     copies_overlap: i64  # whether copies in flight have written the same place
-    tensor_maps: Address
+    tensor_maps: Ptr[MapWords]
     tensor_map_count: i64
     cluster_arrived: Ptr[i64]  # per running cluster: threads that have arrived at its barrier
     cluster_phase: Ptr[i64]

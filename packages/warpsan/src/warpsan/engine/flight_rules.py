@@ -11,10 +11,6 @@ from warpsan.engine.context import Context
 from warpsan.engine.hazards import add_hazard, has_row, hazard_row
 from warpsan.engine.layout import (
     IN_FLIGHT,
-    L_A,
-    L_COLUMNS,
-    L_MAJOR_A,
-    L_MAJOR_B,
     LOADS,
     MOST_COPIES,
     MOST_PRODUCTS,
@@ -28,7 +24,6 @@ from warpsan.engine.layout import (
 from warpsan.engine.memory import HazardRow, TransferEntry
 from warpsan.engine.product_rules import chunk_offset
 from warpsan.engine.rules import OVERWRITES_SOURCE, OVERWRITES_TARGET, READS_TARGET, TOUCHES_MBARRIER
-from warpsan.engine.words import load32
 
 __all__ = ["COPIES", "disturbs"]
 
@@ -124,11 +119,11 @@ def name_product(context: Context, row: HazardRow, first: int, offset: int) -> N
     for k in range(context.warps[first].product_count):
         entry = context.products[MOST_PRODUCTS * (first // 4) + k]
         words = entry.words
-        for chunk in range(128 if load32(words + 4 * L_A) >= 0 else 0):
-            if chunk_at(entry.a, load32(words + 4 * L_MAJOR_A), chunk) == offset // _CHUNK * _CHUNK:
+        for chunk in range(128 if words.a >= 0 else 0):
+            if chunk_at(entry.a, words.major_a, chunk) == offset // _CHUNK * _CHUNK:
                 name_other(context, row, entry.pc, first + chunk // 32, chunk % 32)
-        for chunk in range(2 * load32(words + 4 * L_COLUMNS)):
-            if chunk_at(entry.b, load32(words + 4 * L_MAJOR_B), chunk) == offset // _CHUNK * _CHUNK:
+        for chunk in range(2 * words.columns):
+            if chunk_at(entry.b, words.major_b, chunk) == offset // _CHUNK * _CHUNK:
                 name_other(context, row, entry.pc, first + 3, chunk % 32)
 
 

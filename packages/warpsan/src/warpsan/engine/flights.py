@@ -50,7 +50,7 @@ from warpsan.engine.rules import (
 )
 from warpsan.engine.tags import actor_of_tag, shared_tag, time_of_tag
 from warpsan.engine.updates import page_updated, updater_at
-from warpsan.engine.words import fill, load32, load64, store32
+from warpsan.engine.words import fill, load32, load64, store32, store64
 
 __all__ = [
     "copy_came",
@@ -72,6 +72,16 @@ _CHUNK = 16
 def flying_of(context: Context, cta: int) -> int:
     """The operations in flight for each granule of a CTA."""
     return context.flying + 4 * context.granules * cta
+
+
+def change_flying(context: Context, cta: int, begin: int, many: int, without: int, by: int) -> None:
+    """Remove bits from the operations in flight of granules, and then add a number to each."""
+    place, both = flying_of(context, cta) + 4 * begin, (1 << 32) + 1
+    for k in range(many >> 1):
+        store64(place + 8 * k, (load64(place + 8 * k) & ~(without * both)) + by * both)
+    if many & 1:
+        place += 4 * (many - 1)
+        store32(place, (load32(place) & ~without) + by)
 
 
 # ---- reads -----------------------------------------------------------------------------------------------------------
@@ -147,10 +157,9 @@ def read_chunk(
     """An operation will read one chunk for a lane; ``all_out`` as in :func:`read_range`. Returns a status."""
     shift = context.granule_shift
     granule, many = offset >> shift, _CHUNK >> shift
-    flying = flying_of(context, cta)
     if closely:
         for k in range(granule, granule + many):
-            if load32(flying + 4 * k) & NOT_READABLE and context.flights_checked != 0:
+            if load32(flying_of(context, cta) + 4 * k) & NOT_READABLE and context.flights_checked != 0:
                 status = disturbs(context, first, lane, cta, k, offset, _CHUNK, 0)
                 if status != 0:
                     return status
@@ -166,12 +175,12 @@ def read_chunk(
             if status != 0:
                 return status
     plane = context.planes * cta + async_actor
-    readers = context.readers.at(context.granules * plane)
-    for k in range(granule, granule + many):
+    readers = context.readers.at(context.granules * plane + granule)
+    for k in range(many):
         readers[k] = time
-        if context.read_parties != 0:
-            context.read_parties[context.granules * plane + k] = (context.current_record - context.records) >> 6
-        store32(flying + 4 * k, load32(flying + 4 * k) + READ_IN_FLIGHT)
+    for k in range(many if context.read_parties != 0 else 0):
+        context.read_parties[context.granules * plane + granule + k] = (context.current_record - context.records) >> 6
+    change_flying(context, cta, granule, many, 0, READ_IN_FLIGHT)
     context.last_read[async_actor] = time
     context.page_read[page_of(context, cta, offset >> PAGE_SHIFT)] = time
     reading = context.page_reading.at(page_of(context, cta, offset >> PAGE_SHIFT))
@@ -285,9 +294,7 @@ def reads_complete(context: Context, places: int, many: int, cta: int) -> None:
 def reads_range_complete(context: Context, cta: int, offset: int, size: int) -> None:
     """An operation no longer reads a range of whole chunks."""
     shift = context.granule_shift
-    flying = flying_of(context, cta)
-    for k in range(offset >> shift, offset + size >> shift):
-        store32(flying + 4 * k, load32(flying + 4 * k) - READ_IN_FLIGHT)
+    change_flying(context, cta, offset >> shift, size >> shift, 0, -READ_IN_FLIGHT)
     for chunk in range(size // _CHUNK):
         reading = context.page_reading.at(page_of(context, cta, offset + _CHUNK * chunk >> PAGE_SHIFT))
         reading[0] = reading[0] - 1
@@ -388,9 +395,7 @@ def mark_copy(context: Context, cta: int, offset: int, size: int, tag: int, part
     for k in range(begin, end):
         writers[k] = tag
     if context.early == 0:
-        flying = flying_of(context, cta)
-        for k in range(begin, end):
-            store32(flying + 4 * k, load32(flying + 4 * k) | IN_FLIGHT)
+        change_flying(context, cta, begin, end - begin, IN_FLIGHT, IN_FLIGHT)
     written = context.written.at(context.written_bytes * cta)
     if size % _CHUNK == 0:
         fill(written + (offset >> 3), 0xFF, size >> 3)
@@ -422,33 +427,29 @@ def copy_came(context: Context, cta: int, offset: int, size: int) -> None:
     if context.early != 0:
         return
     shift = context.granule_shift
-    flying = flying_of(context, cta)
-    for k in range(offset >> shift, (offset + size - 1 >> shift) + 1):
-        store32(flying + 4 * k, load32(flying + 4 * k) & ~IN_FLIGHT)
+    begin, end = offset >> shift, (offset + size - 1 >> shift) + 1
+    change_flying(context, cta, begin, end - begin, IN_FLIGHT, 0)
     count_flying(context, cta, offset, size, -1)
     for number in range(context.transfer_first, context.transfer_count if context.copies_overlap else 0):
         entry = context.transfers[number]
         if entry.kind in (LOADS, WORDS, WITHIN) and entry.combine == 0 and entry.cta == cta:  # still in flight
             low, high = max(offset, entry.offset), min(offset + size, entry.offset + entry.bytes)
-            for k in range(low >> shift, (high - 1 >> shift) + 1 if low < high else low >> shift):
-                store32(flying + 4 * k, load32(flying + 4 * k) | IN_FLIGHT)
+            if low < high:
+                begin, end = low >> shift, (high - 1 >> shift) + 1
+                change_flying(context, cta, begin, end - begin, IN_FLIGHT, IN_FLIGHT)
 
 
 def mark_mbarrier(context: Context, cta: int, offset: int) -> None:
     """From now on, only mbarrier instructions may touch these eight bytes."""
     shift = context.granule_shift
-    flying = flying_of(context, cta)
-    for k in range(offset >> shift, offset + 8 >> shift):
-        store32(flying + 4 * k, load32(flying + 4 * k) | OPAQUE)
+    change_flying(context, cta, offset >> shift, (offset + 8 >> shift) - (offset >> shift), OPAQUE, OPAQUE)
     count_flying(context, cta, offset, 8, 1)
 
 
 def unmark_mbarrier(context: Context, cta: int, offset: int) -> None:
     """All instructions may touch the eight bytes again."""
     shift = context.granule_shift
-    flying = flying_of(context, cta)
-    for k in range(offset >> shift, offset + 8 >> shift):
-        store32(flying + 4 * k, load32(flying + 4 * k) & ~OPAQUE)
+    change_flying(context, cta, offset >> shift, (offset + 8 >> shift) - (offset >> shift), OPAQUE, 0)
     count_flying(context, cta, offset, 8, -1)
 
 

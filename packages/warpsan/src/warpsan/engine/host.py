@@ -22,7 +22,7 @@ from warpsan.engine.context import Context
 from warpsan.engine.lanes import POINTER, WORD32, WORD64
 from warpsan.engine.layout import WARP
 from warpsan.engine.maps import map_words
-from warpsan.engine.memory import Record
+from warpsan.engine.memory import MapWords, Record
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.recorders import Recorders
 from warpsan.engine.structs import Ptr
@@ -159,14 +159,14 @@ class Host:
             if words is None:
                 return 0
             table, many = self.context.tensor_maps, self.context.tensor_map_count
-            known = _bytes_at(table, 8 * layout.MAP_WORDS * many).view(np.int64) if many else words[:0]
+            known = _bytes_at(table.address, MapWords.byte_size * many).view(np.int64) if many else words[:0]
             self._maps.append(np.concatenate([known, words]))
-            self.context.tensor_maps = self._maps[-1].ctypes.data
+            self.context.tensor_maps = Ptr(self._maps[-1].ctypes.data, MapWords)
             self.context.tensor_map_count = many + 1
         except BaseException as error:
             self.fail(error)
             return 0
-        return self._maps[-1].ctypes.data + 8 * layout.MAP_WORDS * many
+        return self.context.tensor_maps[many].address
 
     def where(self, lane: int) -> tuple[Dim3, Dim3]:
         """Block and thread of a lane of the current warp."""

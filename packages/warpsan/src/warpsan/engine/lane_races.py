@@ -104,7 +104,7 @@ def lanes_race(
     lanes, of the kinds whose bits are in ``against``. ``rule`` is that of the first kind; with ``stores``, only writes
     that change the stored value count. Returns a status."""
     counts = -1 if stores else mask
-    for kind in range(KINDS if context.lane_marks != 0 else 0):
+    for kind in range(KINDS if context.lane_step != 0 else 0):  # without a step, there are no marks
         if against >> kind & 1:
             status = compare_lanes(context, space, cta, mask, width, issuer, kind, rule + kind, counts)
             if status != 0:

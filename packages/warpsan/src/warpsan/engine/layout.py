@@ -30,7 +30,7 @@ DONE = 0
 """An operation is done."""
 NO_MAP_BOX, NO_DESCRIPTOR = -2, -3
 """With the status ``UNMODELLED``, ``Context.end_number``: a swizzled box that is not modelled, a descriptor with
-a base offset, or else the type of elements that a reduction does not combine, as in ``MAP_KIND``."""
+a base offset, or else the type of elements that a reduction does not combine, as in ``MapWords.kind``."""
 LEFT_OUT = 1
 """A lane is left out of an operation, because of a hazard that has a row."""
 GIVE_UP = 2
@@ -162,15 +162,11 @@ the row of the multicast CTAs (16 bits), or -1; for others, the combination of e
 ``TransferEntry.combine`` (for a box, the start of the list of combinations by element type, or -1); the rows of
 coordinates."""
 
-# ---- a tensor map: int64 words ---------------------------------------------------------------------------------------
+# ---- a tensor map ----------------------------------------------------------------------------------------------------
 
-MAP_WORDS, MAP_RAW = 48, 28
-MAP_BEGIN, MAP_AXES, MAP_ITEM, MAP_SWIZZLE, MAP_BYTES, MAP_FILL, MAP_KIND = range(7)
-MAP_DIMS, MAP_STRIDES, MAP_STEPS, MAP_COUNTS = 8, 13, 18, 23
-"""From MAP_RAW on, the bytes of the map in a kernel's format."""
 COMBINED = ("u16", "u32", "s32", "u64", "s64", "f16", "bf16", "f32", "f64")
-"""Types of elements that reductions combine: MAP_KIND is the index here, or -1."""
-RAW_WORDS = 13
+"""Types of elements that reductions combine: ``MapWords.kind`` is the index here, or -1."""
+RAW_WORDS, MOST_AXES = 13, 5
 
 # ---- a wgmma in flight: int64 words ----------------------------------------------------------------------------------
 
@@ -189,17 +185,6 @@ MOST_COMMITS = 256
 BY_STORE, BY_PRODUCT, BY_COPY = 1, 2, 3
 """Writers of tensor memory."""
 
-# ---- the list of a wgmma instruction: int32 words --------------------------------------------------------------------
-
-(L_SET, L_HIDDEN, L_MANY, L_B, L_A, L_FRAGMENTS, L_SCALE, L_SIGN, L_LOAD_A, L_LOAD_B, L_PRODUCT) = (
-    *range(6),
-    *range(9, 14),
-)
-L_MAJOR_A, L_MAJOR_B, L_SET_A, L_OWN, L_OTHERS, L_COLUMNS, L_ROWS = 14, 15, 16, 17, 19, 21, 22
-"""Its set of accumulators and their rows of sums; their number; rows of the descriptors (A: -1 for registers, whose
-rows follow), the guard that scales D, the sign; numbers of operations; whether K is contiguous; the set of the A
-fragments, or -1; its own sets, and others that share registers with them, as bits of two words each; N; rows of D."""
-
 # ---- a cp.async in flight, of one warp: int64 words ------------------------------------------------------------------
 
 MOST_COPIES = 256
@@ -207,15 +192,6 @@ MANY_COPIES = 64
 """Number of a warp's entries from which landed copies are dropped."""
 
 READY, PARKED, AT_BARRIER, AT_CLUSTER, AT_MBARRIER, AT_WGMMA, FOR_REGISTERS = 0, 1, 2, 3, 4, 5, 6
-
-# ---- the list of a frame of functions that call themselves: int32 words --------------------------------------------
-
-FRAME_DEPTH, FRAME_LOCAL, FRAME_MOST, FRAME_BASE, FRAME_BYTES, FRAME_ROWS, FRAME_VARIABLES, FRAME_MOVING = range(8)
-FRAME_ITEMS = 8
-"""The row of each lane's depth; bytes by which its local variables move at a call; the largest depth; the start of
-its frames in the stack of a warp, and their bytes; the numbers of saved rows, of ``.param`` variables, and of rows
-with addresses that move. Two words for each of these follow: the row and the bytes of an element (0: a predicate),
-or the row of the address and the bytes of the variable."""
 
 # ---- a barrier of a CTA ----------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from warpsan.engine import layout
 from warpsan.engine.arrays import Array
+from warpsan.engine.memory import MapWords
 from warpsan.errors import LaunchError
 from warpsan.host.memory import Space
 from warpsan.host.tensor_map import DESCRIBED_BYTES, DESCRIPTOR_BYTES, PlacedMap
@@ -29,21 +30,20 @@ def map_words(raw: bytes, space: Space) -> Array | None:
         return None
     if placed is None or not space.holds(placed.begin, placed.map.reach):
         return None
-    tensor, words = placed.map, np.zeros(layout.MAP_WORDS, np.int64)
+    tensor, words = placed.map, np.zeros(MapWords.byte_size // 8, np.int64)
+    kinds, state = [TYPES[name].dtype for name in layout.COMBINED], MapWords(words.ctypes.data)
+    state.begin, state.axes, state.item, state.box_bytes = placed.begin, len(tensor.dims), tensor.item, tensor.box_bytes
+    state.swizzle = {"none": 0, "32B": 1, "64B": 3, "128B": 7}[tensor.swizzle]
+    state.kind = kinds.index(tensor.dtype) if tensor.dtype in kinds else -1
     described = raw[:DESCRIBED_BYTES].ljust(8 * layout.RAW_WORDS, b"\0")
-    words[layout.MAP_RAW : layout.MAP_RAW + layout.RAW_WORDS] = np.frombuffer(described, np.int64)
-    words[layout.MAP_BEGIN] = placed.begin
-    words[layout.MAP_AXES], words[layout.MAP_ITEM] = len(tensor.dims), tensor.item
-    words[layout.MAP_SWIZZLE] = {"none": 0, "32B": 1, "64B": 3, "128B": 7}[tensor.swizzle]
-    words[layout.MAP_BYTES] = tensor.box_bytes
-    kinds = [TYPES[name].dtype for name in layout.COMBINED]
-    words[layout.MAP_KIND] = kinds.index(tensor.dtype) if tensor.dtype in kinds else -1
-    words[layout.MAP_FILL] = int.from_bytes(tensor.fill.ljust(8, b"\0"), "little", signed=True)
-    for first, values in (
-        (layout.MAP_DIMS, tensor.dims),
-        (layout.MAP_STRIDES, tensor.strides),
-        (layout.MAP_STEPS, tensor.steps),
-        (layout.MAP_COUNTS, tensor.counts),
+    for array, values in (
+        (state.fill, [int.from_bytes(tensor.fill.ljust(8, b"\0"), "little", signed=True)]),
+        (state.dims, tensor.dims),
+        (state.strides, tensor.strides),
+        (state.steps, tensor.steps),
+        (state.counts, tensor.counts),
+        (state.raw, np.frombuffer(described, np.int64).tolist()),
     ):
-        words[first : first + len(values)] = values
+        for k, value in enumerate(values):
+            array[k] = value
     return words

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from warpsan.engine.layout import MOST_PATHS, MOST_SETS, OPERANDS, RECORD_WORDS, TENSOR_UNITS, WARP
+from warpsan.engine.layout import (
+    MOST_AXES,
+    MOST_PATHS,
+    MOST_SETS,
+    OPERANDS,
+    RAW_WORDS,
+    RECORD_WORDS,
+    TENSOR_UNITS,
+    WARP,
+)
 from warpsan.engine.structs import Address, NativeStruct, Ptr, i32, i64, inline
 
 __all__ = [
@@ -172,6 +181,45 @@ class Warp(NativeStruct):
     paths: Ptr[Path] = inline(MOST_PATHS)
 
 
+class FrameItem(NativeStruct):
+    """A row of registers, with the bytes of an element (0: predicates); or a row of addresses, with the bytes of the
+    variable, or of the address."""
+
+    row: i32
+    size: i32
+
+
+class RecursionFrame(NativeStruct):
+    """The frame of the functions of a call cycle, in the lists of a program."""
+
+    depth: i32  # the row of each lane's depth
+    local: i32  # bytes by which its local variables move at a call
+    most: i32  # the largest depth
+    base: i32  # the start of its frames in the stack of a warp
+    size: i32  # bytes of a frame
+    rows: i32  # the number of saved rows
+    variables: i32  # ... of ``.param`` variables
+    moving: i32  # ... of rows with addresses that move
+    items: Ptr[FrameItem] = inline(1)  # of each of these
+
+
+class MapWords(NativeStruct):
+    """A tensor map (:mod:`~warpsan.engine.maps`)."""
+
+    begin: i64  # offset of the tensor in the arena
+    axes: i64
+    item: i64  # bytes of an element
+    swizzle: i64  # mask of the chunk of 16 bytes
+    box_bytes: i64
+    fill: Ptr[i64] = inline(1)  # the bytes of an element outside the tensor
+    kind: i64  # index in COMBINED, or -1
+    dims: Ptr[i64] = inline(MOST_AXES)
+    strides: Ptr[i64] = inline(MOST_AXES)
+    steps: Ptr[i64] = inline(MOST_AXES)
+    counts: Ptr[i64] = inline(MOST_AXES)  # elements of a box
+    raw: Ptr[i64] = inline(RAW_WORDS)  # the bytes of the map in a kernel's format
+
+
 class TransferEntry(NativeStruct):
     """A bulk copy in flight."""
 
@@ -180,7 +228,7 @@ class TransferEntry(NativeStruct):
     warp: i64
     lane: i64
     group: i64
-    tensor_map: i64  # the address of the map; 0 for plain bytes, whose offset in global memory is the first coordinate
+    tensor_map: MapWords  # 0 for plain bytes, whose offset in global memory is the first coordinate
     cta: i64
     offset: i64
     mbarrier: MbarrierState
@@ -207,10 +255,33 @@ class ThreadCopy(NativeStruct):
     bytes: Ptr[i64] = inline(WARP)  # to read
 
 
+class ProductWords(NativeStruct):
+    """A wgmma.mma_async, in the lists of a program."""
+
+    result_set: i32  # the number of its set of accumulators
+    hidden: i32  # the rows of their sums
+    many: i32  # their number
+    b: i32  # the row of the descriptor of B
+    a: i32  # ... of A; -1 if A is in registers
+    fragments: Ptr[i32] = inline(4)  # rows of A
+    scale: i32  # the guard that scales D
+    sign: i32  # whether the product is subtracted
+    load_a: i32  # numbers of operations
+    load_b: i32
+    product: i32
+    major_a: i32  # whether K is contiguous
+    major_b: i32
+    factor_set: i32  # the number of the set of the A fragments, or -1
+    own: Ptr[i32] = inline(2)  # its own sets, as bits
+    others: Ptr[i32] = inline(2)  # ... and others that share registers with them
+    columns: i32  # N
+    rows: Ptr[i32] = inline(1)  # of D
+
+
 class ProductInFlight(NativeStruct):
     """A wgmma in flight."""
 
-    words: Address  # its list
+    words: ProductWords
     group: i64
     a: i64  # the descriptors
     b: i64

@@ -14,13 +14,6 @@ from warpsan.engine.hazards import add_hazard, hazard_row
 from warpsan.engine.layout import (
     EVERY_LANE,
     IN_SHARED,
-    L_A,
-    L_B,
-    L_OTHERS,
-    L_OWN,
-    L_SCALE,
-    L_SET,
-    L_SET_A,
     MOST_PRODUCTS,
     MOST_SETS,
     NO_DESCRIPTOR,
@@ -28,7 +21,7 @@ from warpsan.engine.layout import (
     SCRATCH_POISON,
     UNMODELLED,
 )
-from warpsan.engine.memory import HazardRow, ProductInFlight
+from warpsan.engine.memory import HazardRow, ProductInFlight, ProductWords
 from warpsan.engine.rules import (
     A_DIFFERS,
     B_DIFFERS,
@@ -60,16 +53,16 @@ def bits_of(low: int, high: int) -> int:
     return low & 0xFFFFFFFF | high << 32
 
 
-def check_operands(context: Context, first: int, entry: ProductInFlight, words: int, keep: int) -> int:
+def check_operands(context: Context, first: int, entry: ProductInFlight, words: ProductWords, keep: int) -> int:
     """The descriptors and the scale of D must be the same in all threads of a warpgroup. Returns a status."""
-    status = same_in_all(context, first, load32(words + 4 * L_B), entry.b, B_DIFFERS)
-    row = load32(words + 4 * L_SCALE) & ~3
+    status = same_in_all(context, first, words.b, entry.b, B_DIFFERS)
+    row = words.scale & ~3
     for k in range(4):
         mine = load32(context.registers + context.register_bytes * (first + k) + row)
         if status == 0 and mine != (-1 if keep else 0):
             status = add_hazard(context, row_of_warp(context, first, SCALE_DIFFERS, 1))
-    if status == 0 and load32(words + 4 * L_A) >= 0:
-        status = same_in_all(context, first, load32(words + 4 * L_A), entry.a, A_DIFFERS)
+    if status == 0 and words.a >= 0:
+        status = same_in_all(context, first, words.a, entry.a, A_DIFFERS)
     return status
 
 
@@ -109,17 +102,17 @@ def not_modelled(context: Context, pc: int) -> int:
     return UNMODELLED
 
 
-def check_registers(context: Context, number: int, words: int) -> int:
+def check_registers(context: Context, number: int, words: ProductWords) -> int:
     """A product's registers must be fenced, and no other set in flight may contain one of them. Returns a status."""
     state, status = context.warps[number], 0
-    own = bits_of(load32(words + 4 * L_OWN), load32(words + 4 * (L_OWN + 1)))
-    others = bits_of(load32(words + 4 * L_OTHERS), load32(words + 4 * (L_OTHERS + 1)))
+    own = bits_of(words.own[0], words.own[1])
+    others = bits_of(words.others[0], words.others[1])
     if state.fenced == 0:
         status = add_hazard(context, row_of_warp(context, number, NO_FENCE, EVERY_LANE))
     elif state.touched_sets & own:
         row = row_of_warp(context, number, TOUCHED_REGISTERS, EVERY_LANE)
-        result = load32(words + 4 * L_SET)
-        row.space = result if state.touched_sets >> result & 1 else load32(words + 4 * L_SET_A)
+        result = words.result_set
+        row.space = result if state.touched_sets >> result & 1 else words.factor_set
         status = add_hazard(context, row)
     if status != 0:
         return status
@@ -147,7 +140,7 @@ def product_of(context: Context, number: int, one: int) -> ProductInFlight:
     base, k = MOST_PRODUCTS * (number // 4), 0
     while True:
         words = context.products[base + k].words
-        if load32(words + 4 * L_SET) == one or load32(words + 4 * L_SET_A) == one:
+        if words.result_set == one or words.factor_set == one:
             return context.products[base + k]
         k += 1
 
@@ -193,7 +186,7 @@ def chunk_offset(descriptor: int, k_major: int, outer: int, half: int, inner: in
     if k_major:
         place = inner * width + outer * stride + half * (16 if mode else leading)
     elif mode:
-        place = outer % across * 16 + outer // across * leading + inner * width + half * stride
+        place = (outer & across - 1) * 16 + (outer >> 4 - mode) * leading + inner * width + half * stride
     else:
         place = outer * stride + inner * 16 + half * leading
     address = start + place

@@ -12,22 +12,6 @@ from warpsan.engine.layout import (
     AT_WGMMA,
     END_WGMMA,
     FULL,
-    L_A,
-    L_B,
-    L_COLUMNS,
-    L_FRAGMENTS,
-    L_HIDDEN,
-    L_LOAD_A,
-    L_LOAD_B,
-    L_MAJOR_A,
-    L_MAJOR_B,
-    L_MANY,
-    L_PRODUCT,
-    L_ROWS,
-    L_SCALE,
-    L_SET,
-    L_SET_A,
-    L_SIGN,
     MOST_PRODUCTS,
     READY,
     SCRATCH_A,
@@ -35,7 +19,7 @@ from warpsan.engine.layout import (
     SCRATCH_CHUNKS,
     SCRATCH_RECORD,
 )
-from warpsan.engine.memory import Block, Path, ProductInFlight, Record, Warp
+from warpsan.engine.memory import Block, Path, ProductInFlight, ProductWords, Record, Warp
 from warpsan.engine.parts import begin_wait
 from warpsan.engine.product_rules import (
     bits_of,
@@ -69,7 +53,7 @@ def meet(context: Context, state: Warp, block: Block, part: Path, end: int) -> i
         waiting_part(context, first + k, block).status = READY
     if end == END_WGMMA:
         current_instruction(context, block.end_pc)
-        return issue(context, first, context.lists + 4 * block.end_a, block.end_pc)
+        return issue(context, first, ProductWords(context.lists.at(block.end_a)), block.end_pc)
     return wait(context, first, block.end_a)
 
 
@@ -108,7 +92,7 @@ def look_at_registers(registers: int, record: Record, mask: int, context: Contex
     return 0
 
 
-def issue(context: Context, first: int, words: int, pc: int) -> int:
+def issue(context: Context, first: int, words: ProductWords, pc: int) -> int:
     """Put a product in flight; in the early mode, its result is ready at once. Returns a status."""
     size = context.register_bytes
     leader = context.warps[first]
@@ -121,11 +105,11 @@ def issue(context: Context, first: int, words: int, pc: int) -> int:
     entry.pc = pc
     entry.group = leader.product_groups
     registers = context.registers + size * first
-    in_shared = load32(words + 4 * L_A) >= 0
-    entry.b = load64(registers + load32(words + 4 * L_B))
+    in_shared = words.a >= 0
+    entry.b = load64(registers + words.b)
     if in_shared:
-        entry.a = load64(registers + load32(words + 4 * L_A))
-    scale = load32(words + 4 * L_SCALE)
+        entry.a = load64(registers + words.a)
+    scale = words.scale
     keep = load32(registers + (scale & ~3)) & 1
     entry.keep = keep ^ (1 if scale & 2 else 0)
     status = check_operands(context, first, entry, words, keep) if context.checked != 0 else 0
@@ -138,7 +122,7 @@ def issue(context: Context, first: int, words: int, pc: int) -> int:
         if in_shared == 0:
             for j in range(4):
                 target = entry.fragments + 128 * (4 * k + j)
-                copy(target, mine + load32(words + 4 * (L_FRAGMENTS + j)), 128)
+                copy(target, mine + words.fragments[j], 128)
         status = begin_sums(context, first + k, mine, words)
         if status != 0:
             return status
@@ -147,7 +131,7 @@ def issue(context: Context, first: int, words: int, pc: int) -> int:
     return 0
 
 
-def announce(context: Context, first: int, entry: ProductInFlight, words: int) -> int:
+def announce(context: Context, first: int, entry: ProductInFlight, words: ProductWords) -> int:
     """A warpgroup's product will read its operands from shared memory: each warp its quarter of A, and all of B.
     Returns a status.
 
@@ -157,52 +141,52 @@ def announce(context: Context, first: int, entry: ProductInFlight, words: int) -
     time = operation_time(context, async_actor)
     entry.time = time
     cta, chunks = first // context.warp_count, context.scratch + SCRATCH_CHUNKS
-    if load32(words + 4 * L_A) >= 0:
-        placed = place_chunks(context, cta, entry.a, 64, load32(words + 4 * L_MAJOR_A), chunks)
-        status = check_placed(context, first, entry.pc, placed, entry.a, load32(words + 4 * L_MAJOR_A), 4)
+    if words.a >= 0:
+        placed = place_chunks(context, cta, entry.a, 64, words.major_a, chunks)
+        status = check_placed(context, first, entry.pc, placed, entry.a, words.major_a, 4)
         if status != 0:
             return status
         for k in range(4):
             status = read_chunks(context, chunks + 8 * 32 * k, 32, cta, first + k, 1, async_actor, time)
             if status != 0:
                 return status
-    columns = load32(words + 4 * L_COLUMNS)
-    placed = place_chunks(context, cta, entry.b, columns, load32(words + 4 * L_MAJOR_B), chunks)
-    status = check_placed(context, first, entry.pc, placed, entry.b, load32(words + 4 * L_MAJOR_B), 1)
+    columns = words.columns
+    placed = place_chunks(context, cta, entry.b, columns, words.major_b, chunks)
+    status = check_placed(context, first, entry.pc, placed, entry.b, words.major_b, 1)
     if status != 0:
         return status
     return read_chunks(context, chunks, 2 * columns, cta, first, 4, async_actor, time)
 
 
-def complete(context: Context, first: int, entry: ProductInFlight, words: int) -> None:
+def complete(context: Context, first: int, entry: ProductInFlight, words: ProductWords) -> None:
     """A warpgroup has waited for a product, which no longer reads its operands."""
     cta, chunks = first // context.warp_count, context.scratch + SCRATCH_CHUNKS
-    if load32(words + 4 * L_A) >= 0:
-        place_chunks(context, cta, entry.a, 64, load32(words + 4 * L_MAJOR_A), chunks)
+    if words.a >= 0:
+        place_chunks(context, cta, entry.a, 64, words.major_a, chunks)
         reads_complete(context, chunks, 128, cta)
-    columns = load32(words + 4 * L_COLUMNS)
-    place_chunks(context, cta, entry.b, columns, load32(words + 4 * L_MAJOR_B), chunks)
+    columns = words.columns
+    place_chunks(context, cta, entry.b, columns, words.major_b, chunks)
     reads_complete(context, chunks, 2 * columns, cta)
     for k in range(4):
         completed(context, first + k, warps_of_cluster(context) + first, entry.time)
 
 
-def begin_sums(context: Context, number: int, registers: int, words: int) -> int:
+def begin_sums(context: Context, number: int, registers: int, words: ProductWords) -> int:
     """Another product uses a warp's registers; the first one takes the accumulators' values. Returns a status."""
     state = context.warps[number]
     if context.checked != 0:
         status = check_registers(context, number, words)
         if status != 0:
             return status
-    hidden = registers + load32(words + 4 * L_HIDDEN)
-    if begin_use(state, load32(words + 4 * L_SET)) == 1:
-        for k in range(load32(words + 4 * L_MANY)):
-            row = registers + load32(words + 4 * (L_ROWS + k))
+    hidden = registers + words.hidden
+    if begin_use(state, words.result_set) == 1:
+        for k in range(words.many):
+            row = registers + words.rows[k]
             copy(hidden + 128 * k, row, 128)
             if context.early == 0:
                 fill(row, 0xFF, 128)
-    if load32(words + 4 * L_SET_A) >= 0:
-        begin_use(state, load32(words + 4 * L_SET_A))
+    if words.factor_set >= 0:
+        begin_use(state, words.factor_set)
     return 0
 
 
@@ -223,11 +207,11 @@ def end_use(state: Warp, number: int) -> int:
     return busy
 
 
-def write_sums(registers: int, words: int) -> None:
+def write_sums(registers: int, words: ProductWords) -> None:
     """Copy the sums to the accumulators."""
-    hidden = registers + load32(words + 4 * L_HIDDEN)
-    for k in range(load32(words + 4 * L_MANY)):
-        copy(registers + load32(words + 4 * (L_ROWS + k)), hidden + 128 * k, 128)
+    hidden = registers + words.hidden
+    for k in range(words.many):
+        copy(registers + words.rows[k], hidden + 128 * k, 128)
 
 
 def wait(context: Context, first: int, keep: int) -> int:
@@ -252,10 +236,10 @@ def wait(context: Context, first: int, keep: int) -> int:
         words = entry.words
         for warp in range(4):
             state = context.warps[first + warp]
-            if end_use(state, load32(words + 4 * L_SET)) == 0 and late:
+            if end_use(state, words.result_set) == 0 and late:
                 write_sums(context.registers + size * (first + warp), words)
-            if load32(words + 4 * L_SET_A) >= 0:
-                end_use(state, load32(words + 4 * L_SET_A))
+            if words.factor_set >= 0:
+                end_use(state, words.factor_set)
         if context.checked != 0:
             complete(context, first, entry, words)
     if left != count and context.checked != 0:
@@ -270,22 +254,22 @@ def land(context: Context, first: int, entry: ProductInFlight) -> int:
     words, scratch = entry.words, context.scratch
     table, record = context.table, Record(scratch + SCRATCH_RECORD)
     cta = first // context.warp_count
-    columns = load32(words + 4 * L_COLUMNS)
+    columns = words.columns
     chunks = scratch + SCRATCH_CHUNKS
-    placed = place_chunks(context, cta, entry.b, columns, load32(words + 4 * L_MAJOR_B), chunks)
+    placed = place_chunks(context, cta, entry.b, columns, words.major_b, chunks)
     status = 0  # with checks, the places have been checked at the issue
     if context.checked == 0:
-        status = check_placed(context, first, entry.pc, placed, entry.b, load32(words + 4 * L_MAJOR_B), 1)
+        status = check_placed(context, first, entry.pc, placed, entry.b, words.major_b, 1)
     if status != 0:
         return status
     record.operands[0] = columns // 8
     record.operands[1] = 0
     record.operands[2] = SCRATCH_B
-    call_operation(table[load32(words + 4 * L_LOAD_B)], 0, record, -1, context)
-    if load32(words + 4 * L_A) >= 0:
-        placed = place_chunks(context, cta, entry.a, 64, load32(words + 4 * L_MAJOR_A), chunks)
+    call_operation(table[words.load_b], 0, record, -1, context)
+    if words.a >= 0:
+        placed = place_chunks(context, cta, entry.a, 64, words.major_a, chunks)
         if context.checked == 0:
-            status = check_placed(context, first, entry.pc, placed, entry.a, load32(words + 4 * L_MAJOR_A), 4)
+            status = check_placed(context, first, entry.pc, placed, entry.a, words.major_a, 4)
         if status != 0:
             return status
     for warp in range(4):
@@ -294,12 +278,12 @@ def land(context: Context, first: int, entry: ProductInFlight) -> int:
         record.operands[1] = 2 * 16 * 8 * warp
         record.operands[2] = SCRATCH_A
         source = entry.fragments + 512 * warp
-        call_operation(table[load32(words + 4 * L_LOAD_A)], source, record, -1, context)
+        call_operation(table[words.load_a], source, record, -1, context)
         record.operands[0] = columns // 8
-        record.operands[1] = load32(words + 4 * L_HIDDEN)
+        record.operands[1] = words.hidden
         record.operands[2] = entry.keep
-        record.operands[3] = load32(words + 4 * L_SIGN)
-        call_operation(table[load32(words + 4 * L_PRODUCT)], registers, record, -1, context)
+        record.operands[3] = words.sign
+        call_operation(table[words.product], registers, record, -1, context)
         if context.early != 0:
             write_sums(registers, words)
     return 0

@@ -12,7 +12,7 @@ from warpsan.engine.hazards import add_hazard, has_row, hazard_row
 from warpsan.engine.layout import IN_SHARED, MATRIX_ROWS, TOGETHER, TRANSPOSED_ROWS
 from warpsan.engine.missing import missing, weak_wait
 from warpsan.engine.rules import OVERWRITES_WRITTEN, WRITES_TOGETHER
-from warpsan.engine.words import load8
+from warpsan.engine.words import load8, load32
 
 __all__ = [
     "SHAPE",
@@ -140,14 +140,19 @@ def changed_lanes(context: Context, mask: int, width: int, memory: int) -> int:
     registers = context.registers + context.register_bytes * context.current
     places, changed = context.places, 0
     element = shape & 0xFF
+    row = registers + record.operands[4]
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
         before = memory + places[lane]
+        if width == 4 and element == 4:  # most accesses are of one word
+            changed |= (load32(row + 4 * lane) != load32(before)) << lane
+            continue
         for k in range(width):
             if element in (MATRIX_ROWS, TRANSPOSED_ROWS):
-                row, line = registers + record.operands[4 + (lane >> 3)], lane & 7
-                value = row + 16 * line + k if element == MATRIX_ROWS else row + 16 * (k >> 1) + 2 * line + (k & 1)
+                matrix, line = registers + record.operands[4 + (lane >> 3)], lane & 7
+                chunk = 16 * line + k if element == MATRIX_ROWS else 16 * (k >> 1) + 2 * line + (k & 1)
+                value = matrix + chunk
             else:
                 value = registers + record.operands[4 + k // element] + element * lane + k % element
             if load8(value) != load8(before + k):

@@ -38,6 +38,7 @@ from warpsan.engine.memory import (
     Link,
     LinkList,
     MapFence,
+    MapWords,
     MbarrierState,
     ProductInFlight,
     Reader,
@@ -231,7 +232,7 @@ class State:
         """The memory of asynchronous instructions."""
         setup, ctas = self.setup, ctas_together(self.setup)
         before = registers_at_launch(setup.entry, setup.geometry)
-        maps = np.array(tensor_maps(setup.params, self.space), np.int64).reshape(-1, layout.MAP_WORDS)
+        maps = np.array(tensor_maps(setup.params, self.space), np.int64).reshape(-1, MapWords.byte_size // 8)
         words = {
             "lists": self._keep(self.decoded.lists),
             "registers_before": before,

@@ -15,12 +15,18 @@ from torch.overrides import TorchFunctionMode
 
 from warpsan.gpus import Gpu, device_name
 from warpsan.program.properties import device_properties
+from warpsan.report.groups import SanitizedHazard
 
 __all__ = ["CpuTensors", "describe_gpu"]
 
 
 class CpuTensors(TorchFunctionMode):
     """Mode that creates CPU tensors in place of GPU tensors."""
+
+    @property
+    def hazards(self) -> list[SanitizedHazard]:
+        """Hazards of all launches in this mode."""
+        return []
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

@@ -18,11 +18,12 @@ def main() -> None:
     import torch
 
     from warpsan.program.cpu_tensors import CpuTensors, describe_gpu
-    from warpsan.program.triton_driver import TritonLaunches, install
+    from warpsan.program.kernel_launches import KernelLaunches
+    from warpsan.program.triton_driver import install
 
     options_file, outcome, *command = sys.argv[1:]
     options = pickle.loads(Path(options_file).read_bytes())
-    run = TritonLaunches(options)
+    run = KernelLaunches(options)
     install(run)
     describe_gpu(options.gpu, options.arch, options.memory)
     if options.fill == "poison":

@@ -20,7 +20,7 @@ from warpsan.report.groups import group
 from warpsan.report.source_text import Sources
 
 if TYPE_CHECKING:
-    from warpsan.program.triton_driver import TritonLaunches
+    from warpsan.program.kernel_launches import KernelLaunches
 
 __all__ = ["run_python"]
 
@@ -62,7 +62,7 @@ def run_python(command: Sequence[str], options: RunOptions) -> ProgramOutcome:
             raise UserError(f"the program did not end within {options.seconds:g} s") from None
         if not outcome.is_file():
             raise UserError(f"{command[0]} ended with {code} and left no report")
-        run: TritonLaunches = pickle.loads(outcome.read_bytes())
+        run: KernelLaunches = pickle.loads(outcome.read_bytes())
     folders = [Path.cwd(), Path(command[0]).parent, *run.folders]
     return ProgramOutcome(
         command=tuple(command),

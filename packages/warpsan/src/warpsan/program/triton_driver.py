@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,13 @@ from triton.backends.driver import DriverBase
 from triton.backends.nvidia.compiler import CUDABackend
 from triton.runtime.driver import driver as runtime
 
-from warpsan import Device, DeviceArray, LaunchError, Report, SimError, TensorMap
+from warpsan import Device, DeviceArray, LaunchError, SimError, TensorMap
+from warpsan.program.kernel_launches import KernelLaunches
 from warpsan.program.options import RunOptions
 from warpsan.program.properties import device_properties
 from warpsan.report.groups import ENDINGS, SanitizedHazard, ending
 
-__all__ = ["TritonLaunches", "install"]
+__all__ = ["install"]
 
 _SWIZZLES = ("none", "32B", "64B", "128B")
 """Swizzles by CUtensorMapSwizzle (CUDA Driver API, "Tensor Map Object Management")."""
@@ -37,35 +38,6 @@ _FLOATS = {torch.float16: np.float16, torch.bfloat16: ml_dtypes.bfloat16, torch.
 """Element types of tensor maps that support a NaN fill."""
 _SPARE = 1 << 20
 """Extra bytes of device memory for alignment and for the variables of a module."""
-
-
-@dataclass
-class TritonLaunches:
-    """Results of a program's launches.
-
-    Attributes
-    ----------
-    options : RunOptions
-    launches : int
-    hazards : list of SanitizedHazard
-    texts : dict
-        PTX of each kernel, by its name and ``.ptx``.
-    folders : dict
-        Folders of the sources, in order.
-    fatal : str
-        Simulator limit that ended the program; empty otherwise.
-    observe : callable, optional
-        Called after each launch with the kernel's name and PTX, the bytes that it changed in each storage (a mask, by
-        the storage's address), and the launch's report.
-    """
-
-    options: RunOptions
-    launches: int = 0
-    hazards: list[SanitizedHazard] = field(default_factory=list)
-    texts: dict[str, str] = field(default_factory=dict)
-    folders: dict[Path, None] = field(default_factory=dict)
-    fatal: str = ""
-    observe: Callable[[str, str, dict[int, Any], Report], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -137,7 +109,7 @@ class _Utils:
 class _Driver(DriverBase):  # type: ignore[misc]
     """Triton driver for the simulator: one device, one stream, tensors in the memory of this process."""
 
-    def __init__(self, run: TritonLaunches) -> None:
+    def __init__(self, run: KernelLaunches) -> None:
         self.utils = _Utils(run.options)
         self._arch = int("".join(filter(str.isdigit, run.options.arch)))
         self.launcher_cls: Callable[[Any, Any], _Launcher] = lambda source, metadata: _Launcher(run, source, metadata)
@@ -214,7 +186,7 @@ class _Tensors:
 class _Launcher:
     """Launcher of one compiled kernel."""
 
-    def __init__(self, run: TritonLaunches, source: Any, metadata: Any) -> None:
+    def __init__(self, run: KernelLaunches, source: Any, metadata: Any) -> None:
         self._run, self._metadata = run, metadata
         self._signature = dict(source.signature)
         self._folder = Path(source.fn.fn.__code__.co_filename).parent
@@ -335,12 +307,12 @@ def _call_site() -> str:
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
-def install(run: TritonLaunches) -> None:
+def install(run: KernelLaunches) -> None:
     """Replace the GPU by the simulator for all Triton kernels in this process.
 
     Parameters
     ----------
-    run : TritonLaunches
+    run : KernelLaunches
         Collects the launches; its options select the GPU and its architecture.
     """
     driver = _Driver(run)

@@ -8,8 +8,9 @@ from typing import Any
 from warpsan.gpus import default_gpu
 from warpsan.host.launch import Report
 from warpsan.program.cpu_tensors import CpuTensors, describe_gpu
+from warpsan.program.kernel_launches import KernelLaunches
 from warpsan.program.options import RunOptions
-from warpsan.program.triton_driver import TritonLaunches, install
+from warpsan.program.triton_driver import install
 from warpsan.report.groups import SanitizedHazard
 
 __all__ = ["TritonGpu"]
@@ -31,7 +32,7 @@ class TritonGpu(CpuTensors):
         super().__init__()
         gpu = default_gpu(arch)
         options = RunOptions(gpu=gpu, arch=arch)
-        self._run = TritonLaunches(options, observe=observe)
+        self._run = KernelLaunches(options, observe=observe)
         install(self._run)
         describe_gpu(gpu, arch, options.memory)
         self.in_backward()

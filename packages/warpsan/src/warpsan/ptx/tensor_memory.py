@@ -94,13 +94,18 @@ class TensorMove(Form):
     packs: bool = part(lambda mods: mods.flag("pack::16b") or mods.flag("unpack::16b"))
 
     @property
+    def loads(self) -> bool:
+        """Whether it loads registers."""
+        return self.name == "tcgen05.ld"
+
+    @property
     def registers(self) -> int:
         """Registers of each thread."""
         return _SHAPES[self.shape] * self.repeats
 
     def refusal(self, operands: tuple[Operand, ...]) -> str:
         """A number of registers that the shape does not have."""
-        given = operands[0 if self.name == "tcgen05.ld" else -1]
+        given = operands[0 if self.loads else -1]
         number = len(given.items) if isinstance(given, Vector) else 1
         if number != self.registers:
             return f"expected {self.registers} registers"

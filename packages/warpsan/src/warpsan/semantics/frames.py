@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from warpsan.engine.assembler import Assembler, Constant
 from warpsan.engine.frames import pop_frame, push_frame
+from warpsan.engine.memory import RecursionFrame
 from warpsan.host.variables import circle_frames
 from warpsan.ptx.ir import Function, Instruction
 from warpsan.ptx.linking import function_label
@@ -42,7 +43,7 @@ def restore_frame(asm: Assembler, circle: frozenset[str]) -> None:
 
 
 def _frame(asm: Assembler, circle: frozenset[str]) -> int:
-    """Start of the list of a call cycle's frame, in the words of :mod:`warpsan.engine.layout`."""
+    """Start of a call cycle's :class:`~warpsan.engine.memory.RecursionFrame` in the lists."""
     if circle in asm.frames:
         return asm.frames[circle]
     functions = [asm.entry.functions[name] for name in sorted(circle)]
@@ -65,5 +66,7 @@ def _frame(asm: Assembler, circle: frozenset[str]) -> int:
     asm.stack_bytes += most * size
     asm.frames[circle] = len(asm.lists)
     items = [word for item in (*saved, *passed, *moving) for word in item]
-    asm.lists += [depth, local, most, base, size, len(saved), len(passed), len(moving), *items]
+    frame = {"depth": depth, "local": local, "most": most, "base": base, "size": size}
+    frame |= {"rows": len(saved), "variables": len(passed), "moving": len(moving)}
+    asm.lists += [*(frame[name] for name in RecursionFrame.fields if name != "items"), *items]
     return asm.frames[circle]

@@ -21,10 +21,17 @@ from warpsan.engine.clocks import lanes_there
 from warpsan.engine.lanes import WORD32, WORD64, Lanes, llvm_type
 from warpsan.engine.layout import PAGE_SHIFT, WARP
 from warpsan.engine.operation import OperationCode
-from warpsan.engine.watch.shared_memory import OF_BYTES, OF_PARTIAL_READS, OF_READS, OF_WRITES
+from warpsan.engine.watch.shared_memory import (
+    OF_BYTES,
+    OF_COPIES_THERE,
+    OF_NOTES,
+    OF_PARTIAL_READS,
+    OF_READS,
+    OF_WRITES,
+)
 from warpsan.semantics.spans import SPAN, Span, extent_of
 
-__all__ = ["check_read", "check_write"]
+__all__ = ["check_copy", "check_read", "check_write"]
 
 
 def check_read(code: OperationCode, cta: Any, places: Lanes, width: int, shift: int, *, followed: bool) -> Any:
@@ -40,6 +47,12 @@ def check_write(code: OperationCode, cta: Any, present: Any, places: Lanes, widt
     ``i64``. The granules and pages are marked."""
     marks = SharedMarks.of(code, cta, places, width, shift)
     return marks.if_any(lambda: marks.write(present))
+
+
+def check_copy(code: OperationCode, cta: Any, present: Any, places: Lanes, width: int, shift: int) -> Any:
+    """The status of the issue of copies that write these places until they land; as :func:`check_write`."""
+    marks = SharedMarks.of(code, cta, places, width, shift)
+    return marks.if_any(lambda: marks.copy(present))
 
 
 @dataclass(frozen=True)
@@ -118,7 +131,11 @@ class SharedMarks:
         if followed:
             needs = b.and_(needs, WORD64(~OF_BYTES))
         function = watch.read_followed if followed else watch.read_shared
-        tests = {OF_BYTES: self._are_written, OF_WRITES: self._writes_before}
+        tests = {
+            OF_BYTES: self._are_written,
+            OF_COPIES_THERE: lambda: self._fly_not(layout.NOT_READABLE),
+            OF_WRITES | OF_COPIES_THERE: self._writes_before,
+        }
         fine = self._hold(needs, tests)
         mask = b.zext(code.mask, WORD64)
         status = self._choose(
@@ -153,13 +170,35 @@ class SharedMarks:
             OF_READS: self._reads_before,
             OF_PARTIAL_READS: self._partial_reads_before,
         }
-        with b.if_else(self._hold(needs, tests)) as (fast, slow):
+        return self._done_or(
+            watch.write_shared, present, self._hold(needs, tests), lambda: self._mark(present, partial)
+        )
+
+    def copy(self, present: Any) -> Any:
+        """Check and mark copies that begin. Returns a status."""
+        code, b = self.code, self.code.builder
+        actual = code.call(watch.look_before_write, self._context, self.cta, self.low, self.high, WORD64(self.width))
+        tests = {
+            OF_COPIES_THERE: lambda: self._fly_not(-1),
+            OF_WRITES | OF_COPIES_THERE: self._writes_before,
+            OF_READS: self._reads_before,
+            OF_PARTIAL_READS: self._partial_reads_before,
+        }
+        fine = self._hold(b.and_(actual, WORD64(~(OF_BYTES | OF_NOTES))), tests)
+        mask, words = b.zext(code.mask, WORD64), (WORD64(self.width), WORD64(1))
+        mark = functools.partial(code.call, watch.mark_flying, self._context, self.cta, mask, *words)
+        return self._done_or(watch.copy_begins, present, fine, mark)
+
+    def _done_or(self, function: Callable[..., int], present: Any, fine: Any, mark: Callable[[], object]) -> Any:
+        """DONE after the marks of a fine access, or the status of the function that checks and marks lane by lane."""
+        code, b = self.code, self.code.builder
+        with b.if_else(fine) as (fast, slow):
             with fast:
-                self._mark(present, partial)
+                mark()
                 marked = b.block
             with slow:
-                mask = b.zext(code.mask, WORD64)
-                status = code.call(watch.write_shared, self._context, self.cta, mask, present, *span)
+                mask, span = b.zext(code.mask, WORD64), (self.low, self.high, WORD64(self.width))
+                status = code.call(function, self._context, self.cta, mask, present, *span)
                 called = b.block
         result = b.phi(WORD64)
         result.add_incoming(WORD64(layout.DONE), marked)
@@ -239,6 +278,16 @@ class SharedMarks:
             bits = b.lshr(word, b.and_(b.trunc(place, WORD32), WORD32(7)))
             missing.set(missing.get() | code.spread(b.and_(b.not_(bits), WORD32(need)), "u32", 1))
         return (missing.get() == 0).any()
+
+    def _fly_not(self, bits: int) -> Any:
+        """Whether no operation in flight of these bits uses the granules."""
+        flying = self._of_cta("flying", 4)
+        return self.code.builder.not_(
+            self._in_span(
+                lambda span: span.any((span.load(flying, "u32") & bits) != 0),
+                lambda: self._any(lambda granule, _: (self._at(flying, granule, "u32") & bits) != 0),
+            )
+        )
 
     def _writes_before(self) -> Any:
         """Whether all writes come before: those of all other warps, or of lanes of the current one that the lane comes

@@ -12,6 +12,7 @@ from warpsan.analysis.fusion import registers_read, registers_written
 from warpsan.engine import layout
 from warpsan.engine.assembler import Assembler, NotNative, native
 from warpsan.engine.lanes import POINTER, WORD64, Lanes, where
+from warpsan.engine.memory import ProductWords
 from warpsan.engine.numeric import widened
 from warpsan.engine.operation import NativeOperation, OperationCode
 from warpsan.engine.products import commit_products, fence_products, look_at_registers
@@ -162,7 +163,7 @@ def _wait_products(asm: Assembler, instruction: Instruction, form: ProductWait) 
 
 
 def _product_list(asm: Assembler, instruction: Instruction, numbers: Numbers | None) -> list[int]:
-    """The words of a wgmma.mma_async (:mod:`~warpsan.engine.layout`).
+    """The words of a wgmma.mma_async, as in :class:`~warpsan.engine.memory.ProductWords`.
 
     Raises
     ------
@@ -191,36 +192,33 @@ def _product_list(asm: Assembler, instruction: Instruction, numbers: Numbers | N
     elif numbers is not None and (result != "f32" or kind == "tf32"):
         raise asm.unsupported("such a product is not modelled in a ring")
     trans_a, trans_b = len(values) == 4 and values[2] == 1, len(values) > 2 and values[-1] == 1
-    words = [0] * layout.L_ROWS
     names = _names(asm, d, columns // (4 if result == "f16" else 2))
-    words[layout.L_SET], words[layout.L_HIDDEN] = _number(asm, names, result), asm.hidden_sums(names)
-    words[layout.L_MANY], words[layout.L_COLUMNS] = len(names), columns
-    words[layout.L_B] = asm.source(b, "u64")
-    words[layout.L_A] = words[layout.L_SET_A] = -1
+    words = {"result_set": [_number(asm, names, result)], "hidden": [asm.hidden_sums(names)], "many": [len(names)]}
+    words |= {"columns": [columns], "b": [asm.source(b, "u64")], "a": [-1], "factor_set": [-1], "fragments": [0] * 4}
     if isinstance(a, Vector):
-        words[layout.L_SET_A] = _number(asm, _names(asm, a, 4), "")
-        rows = [asm.source(item, "b32") for item in a.items]
-        words[layout.L_FRAGMENTS : layout.L_FRAGMENTS + 4] = rows
+        words["factor_set"] = [_number(asm, _names(asm, a, 4), "")]
+        words["fragments"] = [asm.source(item, "b32") for item in a.items]
     else:
-        words[layout.L_A] = asm.source(a, "u64")
-    words[layout.L_SCALE] = asm.source(scale, "pred") | 1
-    words[layout.L_SIGN] = int(values[:2] in ([1, -1], [-1, 1]))
+        words["a"] = [asm.source(a, "u64")]
+    words["scale"] = [asm.source(scale, "pred") | 1]
+    words["sign"] = [int(values[:2] in ([1, -1], [-1, 1]))]
     numbers = numbers or FLOATS
     load = _fragment(kind, numbers) if in_registers else loaded_chunks(kind, not trans_a, numbers)
     tile: TileSum | IntegerSum = IntegerSum(depth, form.saturates)
     if result != "s32":
         tile = TileSum(rule_of(asm.target_name, "wgmma", kind, depth, result, kind_b), depth, result, asm.numerics)
     for place, operation in (
-        (layout.L_LOAD_A, load),
-        (layout.L_LOAD_B, loaded_chunks(kind_b, not trans_b, numbers)),
-        (layout.L_PRODUCT, numbers.product(tile)),
+        ("load_a", load),
+        ("load_b", loaded_chunks(kind_b, not trans_b, numbers)),
+        ("product", numbers.product(tile)),
     ):
-        words[place] = asm.number_of(operation)
-    words[layout.L_MAJOR_A], words[layout.L_MAJOR_B] = int(not trans_a), int(not trans_b)
-    mine = [words[place] for place in (layout.L_SET, layout.L_SET_A) if words[place] >= 0]
-    words[layout.L_OWN : layout.L_OWN + 2] = set_words(sum(1 << number for number in mine))
-    words[layout.L_OTHERS : layout.L_OTHERS + 2] = set_words(_sharing(asm, mine))
-    return words + [asm.rows[name] for name in names]
+        words[place] = [asm.number_of(operation)]
+    words |= {"major_a": [int(not trans_a)], "major_b": [int(not trans_b)]}
+    mine = [number for number in (*words["result_set"], *words["factor_set"]) if number >= 0]
+    words["own"] = set_words(sum(1 << number for number in mine))
+    words["others"] = set_words(_sharing(asm, mine))
+    words["rows"] = [asm.rows[name] for name in names]
+    return [word for name in ProductWords.fields for word in words[name]]
 
 
 # ---- registers that products work on ---------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from warpsan.ptx.grammar import Form, form_of
 from warpsan.ptx.ir import Instruction
 from warpsan.semantics.global_marks import check_global
 from warpsan.semantics.homes import keep_in_buffer
-from warpsan.semantics.shared_marks import check_read, check_write
+from warpsan.semantics.shared_marks import check_copy, check_read, check_write
 
 __all__ = ["Access", "Place", "check_step", "strong_effect", "watch_access", "watch_copy"]
 
@@ -335,7 +335,7 @@ def _check(
             return check_write(code, cta, present, places, width, shift)
         if does == "update":
             return code.call(watch.update_shared, context, cta, mask, present, *span, code.operand(3))
-        return code.call(watch.copy_begins, context, cta, mask, present, *span)
+        return check_copy(code, cta, present, places, width, shift)
 
     def build(code: OperationCode) -> None:
         # A lane without a place still executes the instruction.

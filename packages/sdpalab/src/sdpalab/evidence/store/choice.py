@@ -4,10 +4,11 @@ A kernel is chosen only if
 
 - a verdict from this model of GPU, with this driver, covers the problem, and no such verdict failed on the code;
 - the code is the judged code (:attr:`~sdpalab.compile.Build.code_sha256`);
-- a comparison with torch by the eager clock, on this very problem (:func:`compares`), with this driver and this torch,
-  on the inputs with the kernel's worst ratio (:mod:`sdpalab.evidence.store.timings`), shows that the code is not slower
-  (:data:`~sdpalab.evidence.store.timings.SLOWER_BY`). The newest comparison of a code counts; among several kernels the
-  one with the smallest ratio is chosen.
+- a comparison with torch by the eager clock, on this very problem, or on packed or paged sequences of like sizes
+  (:func:`~sdpalab.evidence.store.trace.sizes_of`), with this driver and this torch, on the inputs with the kernel's
+  worst ratio (:mod:`sdpalab.evidence.store.timings`), shows that the code is not slower
+  (:data:`~sdpalab.evidence.store.timings.SLOWER_BY`). The newest comparison of a code counts; among several kernels
+  the one with the smallest ratio is chosen.
 
 Records are read once per process, until :func:`~sdpalab.evidence.store.lookup.forget`.
 """
@@ -28,6 +29,7 @@ from sdpalab.evidence.store.certificate import (
 )
 from sdpalab.evidence.store.lookup import Records, records_on
 from sdpalab.evidence.store.timings import LEAST_ROUNDS, Timing
+from sdpalab.evidence.store.trace import sizes_of
 from sdpalab.evidence.store.tuned import tuned
 from sdpalab.evidence.store.workload import prove_command
 from sdpalab.kernels.registry import get
@@ -35,10 +37,7 @@ from sdpalab.problem import Problem
 from sdpalab.version import __version__
 from warpsan.gpus import device_name, gpu_named
 
-__all__ = ["Choice", "GpuPlatform", "choose", "compares", "function_of", "platform_of"]
-
-
-_LENGTHS = {"q_lengths", "kv_lengths"}
+__all__ = ["Choice", "GpuPlatform", "choose", "platform_of"]
 
 
 @dataclass(frozen=True)
@@ -139,18 +138,6 @@ def choose(
     return Choice(None, f"{why}; run: {prove_command(problem)}")
 
 
-def function_of(problem: Problem) -> str:
-    """Name of the lab's torch function that such a problem is a call of."""
-    if problem.attn_mask or problem.sinks or (problem.layout == "dense" and {*problem.features} & _LENGTHS):
-        return "no function of torch"
-    if problem.varlen:
-        return "flash_attn_varlen_func"
-    if problem.paged:
-        return "flash_attn_with_kvcache"
-    further = {*problem.features} - {"backward", "head_dim_v"}
-    return "flash_attn_func" if further else "scaled_dot_product_attention"
-
-
 def _why_not(problem: Problem, name: str, config: str, *, lse: bool, deterministic: bool) -> str | None:
     kernel, settings = get(name), config_of(name, config)
     if lse and not kernel.lse:
@@ -196,33 +183,15 @@ def _failed(certificate: Certificate, where: str) -> str:
 
 def _timed(problem: Problem, machine: GpuPlatform, timings: Sequence[Timing]) -> Iterator[Timing]:
     """Comparisons that count for the problem on the machine: the newest of each code."""
+    sizes = sizes_of(problem)
     newest: dict[tuple[object, ...], Timing] = {}
     for timing in timings:
         here = (timing.driver, timing.torch) == (machine.driver, machine.torch)
-        if here and compares(timing.problem, problem) and timing.lab in (None, __version__):
+        if here and sizes_of(timing.problem) == sizes and timing.lab in (None, __version__):
             key = timing.kernel, timing.config, timing.code
             if key not in newest or newest[key].when < timing.when:
                 newest[key] = timing
     yield from newest.values()
-
-
-def compares(timed: Problem, problem: Problem) -> bool:
-    """Whether times of one problem hold for the other: it is the same, or differs only in lengths that are data.
-
-    Packed and paged problems then have the same batch, rows and keys after rounding up to powers of two: their numbers
-    change with each call, and a plan depends on them in no other way.
-    """
-    return timed == problem or (timed.layout == problem.layout != "dense" and _rounded(timed) == _rounded(problem))
-
-
-def _rounded(problem: Problem) -> dict[str, object]:
-    """The fields of a packed or paged problem, with sizes that are data rounded up to powers of two."""
-    fields = problem.to_dict()
-    rows, keys = fields.pop("q_lengths", None), fields.pop("kv_lengths", None)
-    sizes = {name: fields[name] for name in ("batch", "seq_q", "seq_kv")}
-    sizes["rows"] = sum(rows or ())
-    sizes["keys"] = 0 if problem.paged else sum(keys or ())
-    return fields | {name: (size - 1).bit_length() for name, size in sizes.items()}
 
 
 def _untimed(

@@ -1,4 +1,4 @@
-"""Workload files with one problem per line, and a problem as such a line.
+"""Workload files with one problem per line, or a trace (:mod:`sdpalab.evidence.store.trace`); a problem as such a line.
 
 A line is a ``--shape`` value followed by words for non-default fields, or a JSON object with the fields of
 :class:`sdpalab.problem.Problem` (JSON Lines). Empty lines, and lines that begin with ``#``, are skipped::
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sdpalab.errors import UserError
+from sdpalab.evidence.store.trace import is_trace, read_trace
 from sdpalab.problem import FIELDS, Problem, ProblemError, parse_lengths, parse_shape, parse_window
 
 __all__ = ["problem_line", "prove_command", "read_workload"]
@@ -55,6 +56,13 @@ def read_workload(path: Path) -> tuple[Problem, ...]:
         raise UserError(f"--shapes-from {path}: cannot read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UserError(f"--shapes-from {path}: it is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    if text.lstrip().startswith("{"):
+        try:
+            data = json.loads(text)
+        except ValueError:
+            data = None  # several lines
+        if is_trace(data):
+            return tuple(dict.fromkeys(each.problem for each in read_trace(data, f"--shapes-from {path}").calls))
     problems: dict[Problem, None] = {}
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()

@@ -64,9 +64,9 @@ class Relation:
 
 
 def _scaled_inputs(problem: Problem, inputs: Inputs) -> tuple[Problem, Inputs]:
-    name = "do" if problem.backward else "v"
-    array = inputs.arrays[name]
-    return problem, replace(inputs, **{name: array * array.dtype.type(4)})
+    names = ["do"] if problem.backward else ["v", "v_scale"]
+    scaled = {name: array * array.dtype.type(4) for name, array in inputs.arrays.items() if name in names}
+    return problem, replace(inputs, **scaled)
 
 
 def _scaled(out: Array, problem: Problem) -> tuple[Array, npt.NDArray[np.bool_]]:
@@ -80,7 +80,10 @@ def _everywhere(out: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
     return out, np.ones(out.shape, np.bool_)
 
 
-_HEAD_AXIS: dict[str, int | tuple[()]] = {"alibi_slopes": 0, "sinks": 0, "kv_lengths": (), "q_lengths": ()}
+_HEAD_AXIS: dict[str, int | tuple[()]] = {
+    **dict.fromkeys(("alibi_slopes", "sinks", "k_scale", "v_scale"), 0),
+    **dict.fromkeys(("kv_lengths", "q_lengths"), ()),
+}
 """Axis of the heads; 1 in all other arrays."""
 
 
@@ -105,6 +108,8 @@ def _head_alone(problem: Problem, inputs: Inputs) -> tuple[Problem, Inputs]:
             alone[name] = array[entry]
         elif name in ("alibi_slopes", "sinks"):
             alone[name] = array[:group]
+        elif name in ("k_scale", "v_scale"):
+            alone[name] = array[:1]
         else:
             rows = array if len(array) == 1 else array[entry]
             alone[name] = rows[:, : 1 if name in ("k", "v") else group]

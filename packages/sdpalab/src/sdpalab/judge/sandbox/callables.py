@@ -32,7 +32,7 @@ from sdpalab.problem import Problem
 if TYPE_CHECKING:
     import torch
 
-    from sdpalab.judge.sandbox.triton_calls import TritonCalls
+    from sdpalab.judge.sandbox.kernel_calls import KernelCalls
 
 __all__ = ["BadOutput", "CallableRunner"]
 
@@ -52,7 +52,7 @@ class CallableRunner:
         torch.set_num_threads(1)
         self._function = function
         self._lse = bool(getattr(function, "lse", False))
-        self._triton = _triton_calls()
+        self._kernels = _kernel_calls()
         self._storage: dict[str, Array] = {}
         self._arrays: dict[str, Array] = {}
         self._tensors: list[torch.Tensor] = []
@@ -68,7 +68,7 @@ class CallableRunner:
 
     def facts(self) -> dict[str, Any]:
         """Facts that a submission in a public format states (:mod:`sdpalab.formats`)."""
-        with self._triton.gpu if self._triton else nullcontext():
+        with self._kernels.gpu() if self._kernels else nullcontext():
             stated: dict[str, Any] = self._function.facts()  # type: ignore[attr-defined]
         return stated
 
@@ -114,7 +114,7 @@ class CallableRunner:
         appended = problem.seq_q if strides is Strides.APPENDED else 0
         before = {name: _digest(storage) for name, storage in self._storage.items()}
         poisoned = _poison_new_memory(poison)
-        observing = self._triton.observing([*self._tensors, *self._extra.values()]) if self._triton else nullcontext()
+        observing = self._kernels.observing([*self._tensors, *self._extra.values()]) if self._kernels else nullcontext()
         try:
             with observing:
                 outputs = self._call(problem, appended)
@@ -131,9 +131,10 @@ class CallableRunner:
         return copied, {**notes, **self._stated()}
 
     def _stated(self) -> dict[str, Any]:
-        """Origin of the outputs, and executed code; empty without Triton functions."""
-        triton = self._triton
-        return {"provenance": triton.stated(self._outputs), "code": triton.code()} if triton else {}
+        """Origin of the outputs, and executed code; empty without kernels."""
+        kernels = self._kernels
+        outputs = getattr(self._function, "written", None) or self._outputs.values()
+        return {"provenance": kernels.stated(outputs), "code": kernels.code()} if kernels else {}
 
     def _strides(self, strides: Strides) -> dict[str, Strides]:
         """Strides of the dense arrays by name, for a function that expects [B, H, S, D] or [B, S, H, D] in memory."""
@@ -173,17 +174,13 @@ class CallableRunner:
         return {name: from_torch(tensor).copy() for name, tensor in self._outputs.items()}
 
 
-def _triton_calls() -> TritonCalls | None:
-    """The simulator as Triton's GPU, if Triton functions are loaded."""
-    if "triton" not in sys.modules:
+def _kernel_calls() -> KernelCalls | None:
+    """The simulator as this process's GPU, if Triton or extensions of torch are loaded."""
+    if "triton" not in sys.modules and "warpsan.program.extension" not in sys.modules:
         return None
-    from sdpalab.judge.sandbox.provenance import triton_functions
+    from sdpalab.judge.sandbox.kernel_calls import kernel_calls
 
-    if not triton_functions():
-        return None
-    from sdpalab.judge.sandbox.triton_calls import TritonCalls
-
-    return TritonCalls()
+    return kernel_calls()
 
 
 def _checked(

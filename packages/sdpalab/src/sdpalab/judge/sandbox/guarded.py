@@ -40,6 +40,7 @@ __all__ = [
     "GuardedProcess",
     "Quota",
     "confinement_required",
+    "copies_for",
     "describe",
     "fork_server",
     "simulating_process",
@@ -78,6 +79,12 @@ _GPU_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 """Further variables for a process that uses a GPU: the selected GPU."""
 
 
+_MANY = 16
+"""Candidates for which a warm server is worth its start."""
+_LIBRARIES = 2 << 30
+"""Address space of torch, the compiler and LLVM, most of which has no memory."""
+
+
 @dataclass(frozen=True)
 class Quota:
     """Limits of a process and its children.
@@ -101,6 +108,12 @@ class Quota:
     address_bytes: int = 16 << 30
     folder_bytes: int = 1 << 30
     processes: int = 64
+
+    def with_memory(self, most: int | None) -> Quota:
+        """With this much resident memory, and address space for libraries beside it; None: unchanged."""
+        if most is None:
+            return self
+        return replace(self, memory_bytes=most, address_bytes=most + _LIBRARIES)
 
 
 @dataclass(frozen=True)
@@ -372,6 +385,11 @@ def fork_server(*, torch: bool = True, warm: bool = False) -> Iterator[None]:
     finally:
         _server = before
         server.close()
+
+
+def copies_for(count: int) -> contextlib.AbstractContextManager[None]:
+    """:func:`fork_server` for this many candidates, unless a block of it is open."""
+    return contextlib.nullcontext() if _server is not None else fork_server(warm=count >= _MANY)
 
 
 def describe(confinement: str, confined_by: str) -> str:

@@ -39,7 +39,7 @@ from warpsan import DEFAULT_NUMERICS
 from warpsan.folders import NATIVE, SHARED_CACHE
 from warpsan.gpus import default_sms
 
-__all__ = ["POISONS", "CandidateDied", "CandidateProcesses", "room_for"]
+__all__ = ["POISONS", "CandidateBuildError", "CandidateDied", "CandidateProcesses", "room_for"]
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -97,7 +97,8 @@ class CandidateProcesses:
         self._options, self.alone = options, False
         self.executed: Executed | None = None
         self._seconds = options.case_seconds
-        self._quota = Quota(cpu_seconds=int(START_SECONDS + 2 * self._seconds * max(1, len(problems))))
+        cpu_seconds = int(START_SECONDS + 2 * self._seconds * max(1, len(problems)))
+        self._quota = Quota(cpu_seconds).with_memory(options.memory_bytes)
         self._deadline = 0.0
         self._plan_process: GuardedProcess | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -372,9 +373,15 @@ class CandidateProcesses:
             except WireError as error:
                 raise process.no_answer(error, "the candidate does not load", START_SECONDS) from None
             if reply.status is not None:
-                reason = f"the candidate does not load: it {reply.reason}"
-                kind = MachineError if reply.status == Status.INFRA_ERROR else UserError
-                raise kind(reason if reply.status == Status.CRASHED else reply.reason)
+                if reply.status == Status.INFRA_ERROR:
+                    raise MachineError(reply.reason)
+                if reply.status == Status.BUILD_FAILED:
+                    raise CandidateBuildError(reply.reason)
+                raise UserError(
+                    f"the candidate does not load: it {reply.reason}"
+                    if reply.status == Status.CRASHED
+                    else reply.reason
+                )
         if reply.about is None:
             raise UserError("the candidate does not load: its process did not describe it")
         return reply.about
@@ -499,6 +506,10 @@ def room_for(inputs: Arrays) -> int:
 
 def _as_bytes(plan: SentPlan) -> Array:
     return np.frombuffer(plan.model_dump_json().encode(), np.uint8)
+
+
+class CandidateBuildError(UserError):
+    """The candidate does not compile, or is no candidate."""
 
 
 class _Failed(Exception):

@@ -122,7 +122,7 @@ class About(Message):
 
 
 class StatedProvenance(Message):
-    """See :meth:`sdpalab.judge.sandbox.triton_calls.TritonCalls.stated`."""
+    """See :meth:`sdpalab.judge.sandbox.kernel_calls.KernelCalls.stated`."""
 
     functions: list[Text]
     launches: Annotated[int, Field(ge=0)]

@@ -10,21 +10,11 @@ from warpsan.engine.context import Context
 from warpsan.engine.layout import (
     CONTINUES,
     LOADS,
-    MAP_AXES,
-    MAP_BEGIN,
-    MAP_BYTES,
-    MAP_COUNTS,
-    MAP_DIMS,
-    MAP_FILL,
-    MAP_ITEM,
-    MAP_STEPS,
-    MAP_STRIDES,
-    MAP_SWIZZLE,
     RACE,
     SCOPE_SHIFT,
     WITHIN,
 )
-from warpsan.engine.memory import TransferEntry
+from warpsan.engine.memory import MapWords, TransferEntry
 from warpsan.engine.recorded import is_recorded, record_line
 from warpsan.engine.suspects import act_for, current_instruction
 from warpsan.engine.transfers.entries import origin_place, shared_place
@@ -36,7 +26,7 @@ from warpsan.engine.watch.undefined_global import (
     follows_undefined,
     update_undefined,
 )
-from warpsan.engine.words import call_operation, copy, fill, load64
+from warpsan.engine.words import call_operation, copy, fill
 from warpsan.profile.tally import SECTOR
 
 __all__ = ["global_lines", "move_box", "put"]
@@ -59,11 +49,11 @@ def global_lines(context: Context, entry: TransferEntry, kind: int) -> int:
         count_sectors(context, begin, end, kind)
         add_sectors(context, entry, (end - 1) // SECTOR - begin // SECTOR + 1, end - begin)
         return touch_line(context, begin, end, kind, entry.lane) if checked else 0
-    axes, item = load64(tensor + 8 * MAP_AXES), load64(tensor + 8 * MAP_ITEM)
-    lines = load64(tensor + 8 * MAP_BYTES) // (load64(tensor + 8 * MAP_COUNTS) * item)
+    axes, item = tensor.axes, tensor.item
+    lines = tensor.box_bytes // (tensor.counts[0] * item)
     across = entry.coordinates[0]
     low = max(across, 0)
-    high = min(across + load64(tensor + 8 * MAP_COUNTS), load64(tensor + 8 * MAP_DIMS))
+    high = min(across + tensor.counts[0], tensor.dims[0])
     context.counted_copies += 1
     sectors = 0
     total = 0
@@ -71,7 +61,7 @@ def global_lines(context: Context, entry: TransferEntry, kind: int) -> int:
         outer = line_begin(tensor, entry, axes, line)
         if outer < 0:
             continue
-        outer += load64(tensor + 8 * MAP_BEGIN)
+        outer += tensor.begin
         begin, end = outer + low * item, outer + high * item
         status = touch_line(context, begin, end, kind, entry.lane) if checked else 0
         if status != 0:
@@ -114,22 +104,22 @@ def add_sectors(context: Context, entry: TransferEntry, sectors: int, total: int
         place[1] += min(sectors, (total + SECTOR - 1) // SECTOR)
 
 
-def line_begin(tensor: int, entry: TransferEntry, axes: int, line: int) -> int:
+def line_begin(tensor: MapWords, entry: TransferEntry, axes: int, line: int) -> int:
     """The start of a line of a box, without its innermost coordinate, in bytes of the tensor; -1 if it is outside."""
     rest = line
     source = 0
     for axis in range(1, axes):
-        count = load64(tensor + 8 * (MAP_COUNTS + axis))
-        step = load64(tensor + 8 * (MAP_STEPS + axis))
+        count = tensor.counts[axis]
+        step = tensor.steps[axis]
         number = rest
         rest = 0
         if number >= count:  # most boxes have few axes, and a division takes long
             rest = number // count
             number -= rest * count
         place = entry.coordinates[axis] + step * number
-        if place < 0 or place >= load64(tensor + 8 * (MAP_DIMS + axis)):
+        if place < 0 or place >= tensor.dims[axis]:
             return -1
-        source += place * load64(tensor + 8 * (MAP_STRIDES + axis))
+        source += place * tensor.strides[axis]
     return source
 
 
@@ -187,16 +177,16 @@ def move_box(context: Context, entry: TransferEntry) -> None:
         else:
             put(context, entry, far, origin, entry.bytes)
         return
-    axes, item, swizzle = load64(tensor + 8 * MAP_AXES), load64(tensor + 8 * MAP_ITEM), load64(tensor + 8 * MAP_SWIZZLE)
-    inner = load64(tensor + 8 * MAP_COUNTS) * item
-    lines = load64(tensor + 8 * MAP_BYTES) // inner
+    axes, item, swizzle = tensor.axes, tensor.item, tensor.swizzle
+    inner = tensor.counts[0] * item
+    lines = tensor.box_bytes // inner
     offset = entry.offset
     begin = shared_place(context, entry) - offset
     if entry.source != 0:
         begin = entry.source - offset
-    base = context.arena + load64(tensor + 8 * MAP_BEGIN)
+    base = context.arena + tensor.begin
     across = entry.coordinates[0]
-    limit = load64(tensor + 8 * MAP_DIMS)
+    limit = tensor.dims[0]
     plain = loads and across >= 0 and across * item + inner <= limit * item and follows_undefined(context) == 0
     for line in range(lines):
         outer = line_begin(tensor, entry, axes, line)
@@ -220,7 +210,7 @@ def move_box(context: Context, entry: TransferEntry) -> None:
             for k in range(16 // item):
                 inside = exists and first + k >= 0 and first + k < limit
                 if loads and not inside:
-                    copy(target + item * k, tensor + 8 * MAP_FILL, item)
+                    copy(target + item * k, tensor.fill.address, item)
                 elif loads:
                     bring(context, entry, target + item * k, source + 16 * chunk + item * k, item)
                 elif inside:

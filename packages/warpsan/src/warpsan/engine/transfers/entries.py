@@ -14,11 +14,6 @@ from warpsan.engine.layout import (
     LANDED,
     LEFT_OUT,
     LOADS,
-    MAP_AXES,
-    MAP_BYTES,
-    MAP_RAW,
-    MAP_SWIZZLE,
-    MAP_WORDS,
     NO_MAP_BOX,
     RAW_WORDS,
     STORES,
@@ -27,7 +22,7 @@ from warpsan.engine.layout import (
     WITHIN,
 )
 from warpsan.engine.map_fences import check_map
-from warpsan.engine.memory import MbarrierState, Record, TransferEntry
+from warpsan.engine.memory import MapWords, MbarrierState, Record, TransferEntry
 from warpsan.engine.rules import AXES_DIFFER, NO_TENSOR_MAP, NOT_IN_CHUNKS
 from warpsan.engine.suspects import is_status
 from warpsan.engine.unit_addresses import check_global, check_shared, cta_of, offset_of
@@ -111,14 +106,14 @@ def tensor_map_at(context: Context, lane: int, address: int) -> int:
         return status
     place = context.arena + offset
     for number in range(context.tensor_map_count):
-        tensor = context.tensor_maps + 8 * MAP_WORDS * number
+        tensor = context.tensor_maps[number]
         same = 0
-        while same < RAW_WORDS and load64(place + 8 * same) == load64(tensor + 8 * (MAP_RAW + same)):
+        while same < RAW_WORDS and load64(place + 8 * same) == tensor.raw[same]:
             same += 1
         if same == RAW_WORDS:
-            return tensor
-    tensor = call_operation(context.read_map, place, 0, 0, context)
-    return tensor if tensor != 0 else break_map_rule(context, lane, NO_TENSOR_MAP, offset, 0, 0)
+            return tensor.address
+    read = call_operation(context.read_map, place, 0, 0, context)
+    return read if read != 0 else break_map_rule(context, lane, NO_TENSOR_MAP, offset, 0, 0)
 
 
 def break_map_rule(context: Context, lane: int, rule: int, offset: int, expected: int, actual: int) -> int:
@@ -135,18 +130,18 @@ def box_entry(registers: int, record: Record, lane: int, context: Context, kind:
     """An entry for a box that a lane copies; below 64 if there is none, as in :mod:`~..unit_addresses`."""
     shared = lane_address(registers, record, COPY_SHARED, lane)
     map_address = lane_address(registers, record, COPY_FAR, lane)
-    tensor = tensor_map_at(context, lane, map_address)
+    place = tensor_map_at(context, lane, map_address)
     axes = record.operands[COPY_MANY]
-    if is_status(tensor):
-        return tensor
-    if load64(tensor + 8 * MAP_AXES) != axes:
-        actual = load64(tensor + 8 * MAP_AXES)
-        return break_map_rule(context, lane, AXES_DIFFER, map_address - GLOBAL_BASE, axes, actual)
-    size = load64(tensor + 8 * MAP_BYTES)
+    if is_status(place):
+        return place
+    tensor = MapWords(place)
+    if tensor.axes != axes:
+        return break_map_rule(context, lane, AXES_DIFFER, map_address - GLOBAL_BASE, axes, tensor.axes)
+    size = tensor.box_bytes
     status = check_shared(context, lane, shared, size, 128)
     if status != 0:
         return status
-    if load64(tensor + 8 * MAP_SWIZZLE) != 0 and size & 127:
+    if tensor.swizzle != 0 and size & 127:
         context.ended_by = record.operands[COPY_PC]
         context.end_number = NO_MAP_BOX
         return UNMODELLED
@@ -188,7 +183,7 @@ def bytes_entry(registers: int, record: Record, lane: int, context: Context, kin
     if is_status(place):
         return place
     entry = TransferEntry(place)
-    entry.tensor_map = 0
+    entry.tensor_map = MapWords(0)
     entry.coordinates[0] = begin
     if kind == WITHIN:
         entry.coordinates[1] = context.current_warp.cta

@@ -16,8 +16,6 @@ from warpsan.engine.layout import (
     LANDED,
     LEFT_OUT,
     LOADS,
-    MAP_ITEM,
-    MAP_KIND,
     MOST_MBARRIERS,
     OF_COPIES,
     STORES,
@@ -113,13 +111,13 @@ def set_combination(context: Context, entry: TransferEntry, combine: int) -> int
     if tensor == 0:
         entry.combine = combine
     elif combine >= 0:
-        kind = load64(tensor + 8 * MAP_KIND)
+        kind = tensor.kind
         number = context.lists[combine + kind] if kind >= 0 else 0
         if number == 0:
             context.ended_by = entry.pc
             context.end_number = kind
             return UNMODELLED
-        entry.combine = load64(tensor + 8 * MAP_ITEM) << 16 | number
+        entry.combine = tensor.item << 16 | number
     return 0
 
 

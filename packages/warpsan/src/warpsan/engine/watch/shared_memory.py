@@ -62,6 +62,7 @@ __all__ = [
     "copy_begins",
     "look_at_pages",
     "look_before_write",
+    "mark_flying",
     "mark_pages",
     "mark_written",
     "read_followed",
@@ -443,24 +444,37 @@ def mark_written(context: Context, cta: int, mask: int, there: int, width: int) 
     masks = context.write_masks.at(context.granules * cta)
     written = context.written.at(context.written_bytes * cta)
     last = -1
+    simple = there != 0 and context.write_parties == 0 and context.shared_chains == 0
     for lane in range(32):
         if mask >> lane & 1:
             offset = places[lane]
             begin = offset >> shift
-            mark_party(context, context.granules * cta + begin, many, party_of(context, lane))
-            for k in range(begin, begin + many):
-                lanes = lanes_with(there, lane)
-                if there == 0 and writers[k] == tag:  # several lanes write it: none comes after all
-                    lanes = lanes & masks[k]
-                writers[k] = tag
-                masks[k] = lanes
-                if context.shared_chains != 0:
-                    context.shared_chains[context.granules * cta + k] = 0
-                    forget_links(context, context.shared_links.at(context.granules * cta + k))
+            if simple:
+                for k in range(begin, begin + many):
+                    writers[k] = tag
+                    masks[k] = there
+            else:
+                mark_granules(context, cta, begin, many, lane, tag, there)
             mark_bytes(written, offset, width)
             if offset >> PAGE_SHIFT != last:
                 last = offset >> PAGE_SHIFT
                 mark_pages(context, cta, last, 1, warp, now)
+
+
+def mark_granules(context: Context, cta: int, begin: int, many: int, lane: int, tag: int, there: int) -> None:
+    """A lane of the current warp has just written granules, with these lanes present."""
+    first = context.granules * cta
+    writers, masks = context.writers.at(first), context.write_masks.at(first)
+    mark_party(context, first + begin, many, party_of(context, lane))
+    for k in range(begin, begin + many):
+        lanes = lanes_with(there, lane)
+        if there == 0 and writers[k] == tag:  # several lanes write it: none comes after all
+            lanes = lanes & masks[k]
+        writers[k] = tag
+        masks[k] = lanes
+        if context.shared_chains != 0:
+            context.shared_chains[first + k] = 0
+            forget_links(context, context.shared_links.at(first + k))
 
 
 def mark_pages(context: Context, cta: int, first: int, pages: int, warp: int, now: int) -> None:
@@ -514,6 +528,7 @@ def mark_flying(context: Context, cta: int, mask: int, width: int, flies: int) -
     pages = context.page_flying.at(context.pages * cta)
     written = context.written.at(context.written_bytes * cta)
     by = 1 if flies else -1
+    parties = flies and context.write_parties != 0
     last = -1
     count = 0
     for lane in range(32):
@@ -522,7 +537,7 @@ def mark_flying(context: Context, cta: int, mask: int, width: int, flies: int) -
             if flies:
                 mark_bytes(written, offset, width)
             granule = flying.at(offset >> shift)
-            if flies:
+            if parties:
                 mark_flight(context, context.granules * cta + (offset >> shift), many, party_of(context, lane))
             for k in range(many):
                 granule[k] = flies

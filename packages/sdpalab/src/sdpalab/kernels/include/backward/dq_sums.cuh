@@ -1,5 +1,5 @@
-// Sums of dQ in float32, added up by TMA: a consumer's part goes through shared memory, and a warp of its own adds it to
-// global memory by bulk reductions while the consumers compute.
+// Sums of dQ in float32, added up by TMA: a consumer's part goes through shared memory, and a warp adds it to global
+// memory by bulk reductions while the consumers compute.
 //
 // The sums have the order of the accumulators, [head][tile][consumer][column block][thread][4], so that neither the
 // stores to shared memory have bank conflicts nor the reductions have gaps. convert_dq() alone depends on it.

@@ -25,15 +25,22 @@ struct QueryCursor {
 
 enum Streamed { Q, DO };
 
+constexpr int DS_STAGES = 2;
+
 template <int READERS, int STAGES>
 struct QueryBarriers {
     unsigned long long keys_full;  // K and V
+    unsigned long long ds_full[DS_STAGES];  // dS of all consumers
     unsigned long long full[STAGES][2];
     unsigned long long empty[STAGES][2];
 
     // Called by one thread, followed by fence_mbarrier_init_release_cluster and a barrier for all threads.
     __device__ __forceinline__ void init() {
         ptx::mbarrier_init(ptx::smem_address(&keys_full), 1);
+#pragma unroll
+        for (int i = 0; i < DS_STAGES; ++i) {
+            ptx::mbarrier_init(ptx::smem_address(&ds_full[i]), 4 * READERS);  // one a warp
+        }
 #pragma unroll
         for (int i = 0; i < 2 * STAGES; ++i) {
             ptx::mbarrier_init(ptx::smem_address(&full[i / 2][i % 2]), 1);

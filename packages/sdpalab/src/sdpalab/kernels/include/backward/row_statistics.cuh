@@ -14,7 +14,8 @@ __device__ __forceinline__ void statistics_of_rows(const Element* o, const Eleme
     const long long place = delta_row();
     const unsigned head = static_cast<unsigned>(place / (tiles * STREAM));
     const int row = static_cast<int>(place % (tiles * STREAM));
-    const bool valid = place < rows && row < (Q_LENGTHS ? q_lengths[min(place, rows - 1) / (tiles * STREAM) / heads] : seq_q);
+    const int queries = place >= rows ? 0 : Q_LENGTHS ? q_lengths[head / heads] : seq_q;
+    const bool valid = row < queries;
     const long long source = static_cast<long long>(head) * seq_q + row;
     const float delta = delta_of_row(o, dout, source, valid);
     if (place < rows && threadIdx.x % DELTA_LANES == 0) {

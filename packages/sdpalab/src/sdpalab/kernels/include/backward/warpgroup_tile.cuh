@@ -1,7 +1,7 @@
 // Products of a consumer, a warpgroup that owns 64 keys, with a tile of queries: all 5 on wgmma.
 //
 //    S^T = K Q^T, dP^T = V dO^T      both operands in shared memory; the accumulators hold [64 keys, STREAM queries]
-//    dV += P^T dO, dK += dS^T Q      P^T and dS^T are left operands in registers, as the weights are in the forward pass
+//    dV += P^T dO, dK += dS^T Q      P^T and dS^T are left operands in registers
 //    dQ = dS K                       dS^T of all consumers in shared memory, both operands transposed
 //
 // Fragments are numbered as in ptx/wgmma.cuh: element 4 n + 2 half + i of an accumulator of S^T belongs to query
@@ -26,9 +26,6 @@ constexpr int DS_PANEL_BYTES = BLOCK * PANEL_ROW_BYTES;         // dS^T, [BLOCK 
 constexpr int DS_BYTES = ROW_BLOCKS * DS_PANEL_BYTES;
 // Queries whose scores are computed at once: half as many where a cap or a mask takes registers of its own.
 constexpr int PART = WARPGROUP_M / (CONSUMERS > 1 && (ATTN_MASK || SOFTCAP > 0) ? 2 : 1);
-// Whether the product of dV overlaps the computation of dS: P is then packed beside the weights, 16 more registers.
-constexpr bool EARLY_DV = HEAD_DIM < 128 || PART < WARPGROUP_M;
-static_assert(EARLY_DV || SOFTCAP == 0, "the weights are P itself only without a cap");
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 96 || HEAD_DIM == 128, "HEAD_DIM is 64, 96 or 128");
 static_assert(BLOCK == 64 || BLOCK == 128, "BLOCK is 64 or 128: 64 keys a consumer");
@@ -66,22 +63,24 @@ __device__ __forceinline__ void issue_gradient(float (&grad)[HEAD_DIM / 2], cons
 
 // Issues a consumer's part of dQ: rows consumer % ROW_BLOCKS and panel consumer / ROW_BLOCKS, in units of 64. ds_smem:
 // [ROW_BLOCKS][BLOCK keys, 64 queries]; k_smem: [CONSUMERS][PANELS][64 keys, 64].
-__device__ __forceinline__ void issue_dq(float (&dq)[PANEL_COLUMNS / 2], unsigned ds_smem, unsigned k_smem, int consumer) {
+__device__ __forceinline__ void issue_dq(float (&dq)[PANEL_COLUMNS / 2], unsigned ds_smem, unsigned k_smem,
+                                         int consumer) {
     const unsigned long long ds = tile_descriptor<BLOCK>(ds_smem + consumer % ROW_BLOCKS * DS_PANEL_BYTES);
     const unsigned long long k = tile_descriptor<WARPGROUP_M>(k_smem + consumer / ROW_BLOCKS * OWN_PANEL_BYTES);
-    ptx::wgmma_mma_async_ss_transposed<false>(dq, ds, k);
+    ptx::wgmma_mma_async_ss<false, true>(dq, ds, k);
 #pragma unroll
     for (int n = 1; n < BLOCK / 16; ++n) {
         constexpr int STEPS = WARPGROUP_M / 16;  // within the keys of a consumer
-        ptx::wgmma_mma_async_ss_transposed<true>(dq, ds + row_step(n), k + n / STEPS * (OWN_BYTES / 16) + row_step(n % STEPS));
+        const unsigned long long keys = k + n / STEPS * (OWN_BYTES / 16);
+        ptx::wgmma_mma_async_ss<true, true>(dq, ds + row_step(n), keys + row_step(n % STEPS));
     }
     ptx::wgmma_commit_group();
 }
 
-// P^T of a lane's pairs as packed left operands, if EARLY_DV; s, the scores, becomes P times the derivative of a soft cap.
+// Computes the weights of scores: s becomes P^T of a lane's pairs, and slopes the derivatives of a soft cap, if any.
 // statistics: of the tile, from the lane's first query on; key, query: the lane's first.
 template <bool EDGE>
-__device__ __forceinline__ void weigh_pairs(unsigned (&p)[PART / 4], float (&s)[PART / 2], const HeadScores& scores,
+__device__ __forceinline__ void weigh_pairs(float (&s)[PART / 2], float (&slopes)[PART / 2], const HeadScores& scores,
                                             const float* statistics, int key, int query) {
     Span seen[2];  // queries that see either key, from the lane's first on
 #pragma unroll
@@ -95,38 +94,38 @@ __device__ __forceinline__ void weigh_pairs(unsigned (&p)[PART / 4], float (&s)[
         const float2 minus_lse = *reinterpret_cast<const float2*>(statistics + 8 * n);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            float weight[2];
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                float& score = s[4 * n + 2 * half + i];
+                const int at = 4 * n + 2 * half + i;
                 const int column = 8 * n + i;
-                float slope_of_cap = 1.0f;
-                weight[i] = scores.template weight<EDGE>(slope_of_cap, score, query + column, key + 8 * half,
-                                                         i ? minus_lse.y : minus_lse.x,
-                                                         column >= seen[half].first && column < seen[half].end);
-                score = SOFTCAP > 0 ? weight[i] * slope_of_cap : weight[i];
-            }
-            if (EARLY_DV) {
-                p[2 * n + half] = pack_pair(weight[0], weight[1]);
+                s[at] = scores.template weight<EDGE>(slopes[at], s[at], query + column, key + 8 * half,
+                                                     i ? minus_lse.y : minus_lse.x,
+                                                     column >= seen[half].first && column < seen[half].end);
             }
         }
     }
 }
 
-// dS^T as packed left operands, and P^T unless weigh_pairs has packed it. weights: as weigh_pairs leaves them.
-__device__ __forceinline__ void score_gradients(unsigned (&p)[PART / 4], unsigned (&ds)[PART / 4],
-                                                const float (&weights)[PART / 2], const float (&dp)[PART / 2],
-                                                const float* statistics) {
+// P^T and dS^T as packed left operands; weights and slopes as weigh_pairs leaves them.
+__device__ __forceinline__ void pack_pairs(unsigned (&p)[PART / 4], unsigned (&ds)[PART / 4],
+                                           const float (&weights)[PART / 2], const float (&slopes)[PART / 2],
+                                           const float (&dp)[PART / 2], const float* statistics) {
 #pragma unroll
     for (int n = 0; n < PART / 8; ++n) {
         const float2 delta = *reinterpret_cast<const float2*>(statistics + STREAM + 8 * n);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int at = 4 * n + 2 * half;
-            if (!EARLY_DV) {
-                p[2 * n + half] = pack_pair(weights[at], weights[at + 1]);
+            float gradient[2];
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                gradient[i] = weights[at + i] * (dp[at + i] - (i ? delta.y : delta.x));
+                if constexpr (SOFTCAP > 0) {
+                    gradient[i] *= slopes[at + i];
+                }
             }
-            ds[2 * n + half] = pack_pair(weights[at] * (dp[at] - delta.x), weights[at + 1] * (dp[at + 1] - delta.y));
+            p[2 * n + half] = pack_pair(weights[at], weights[at + 1]);
+            ds[2 * n + half] = pack_pair(gradient[0], gradient[1]);
         }
     }
 }

@@ -102,6 +102,7 @@ struct SplitTile {
 struct SplitRows {
     float* partials;
     unsigned* semaphores;
+    float v_scale;  // of all of V
 
     // Merges and stores the rows of a block. smem: Tile::SMEM_BYTES that no warp uses any more.
     template <class Tile, class Products, class Source, class Scheduler, class Segment>
@@ -142,9 +143,9 @@ struct SplitRows {
 private:
     // Stores a chunk of O, normalised, and with column 0 the row's log-sum-exp.
     template <class Chunk, class Source, class Segment>
-    static __device__ __forceinline__ void store(const Chunk& chunk, const Source& source, const Segment& done, int row,
-                                                 int column, Element* o, float* lse, float scale_log2) {
-        const float factor = softmax_normaliser(chunk.row.sum);
+    __device__ __forceinline__ void store(const Chunk& chunk, const Source& source, const Segment& done, int row,
+                                          int column, Element* o, float* lse, float scale_log2) const {
+        const float factor = softmax_normaliser(chunk.row.sum) * v_scale;
         const uint2 pairs = make_uint2(pack_pair(chunk.o.x * factor, chunk.o.y * factor),
                                        pack_pair(chunk.o.z * factor, chunk.o.w * factor));
         *reinterpret_cast<uint2*>(o + source.template row_offset<Source::O_COLS>(done, row) + column) = pairs;

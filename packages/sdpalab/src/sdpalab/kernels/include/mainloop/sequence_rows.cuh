@@ -7,15 +7,17 @@
 // One K/V head of a sequence with HEADS query heads: row HEADS i + j of a tile is query i of the j-th of them.
 //
 // PAGE > 0: k, v [pages, PAGE, K/V heads, columns], and key j of the sequence is row j % PAGE of page pages[j / PAGE].
-// Otherwise its keys are consecutive rows. Keys from `keys` on are zeros: neither their rows nor entries of `pages` for
-// them are read.
-template <int TILE_ROWS, int KEYS, int D, int D_V, int HEADS_, int PAGE>
+// Otherwise its keys are consecutive rows. With SHARE = 2 an element of K and V holds two numbers of e4m3. Keys from
+// `keys` on are zeros: neither their rows nor entries of `pages` for them are read.
+template <int TILE_ROWS, int KEYS, int D, int D_V, int HEADS_, int PAGE, int SHARE = 1>
 struct SequenceRows {
     static constexpr int HEADS = HEADS_;
     static constexpr int O_COLS = D_V;
     static constexpr int Q_BYTES = TILE_ROWS * D * 2;
-    static constexpr int K_BYTES = KEYS * D * 2;
-    static constexpr int V_BYTES = KEYS * D_V * 2;
+    static constexpr int K_COLS = D / SHARE;
+    static constexpr int V_COLS = D_V / SHARE;
+    static constexpr int K_BYTES = KEYS * K_COLS * 2;
+    static constexpr int V_BYTES = KEYS * V_COLS * 2;
     static constexpr bool PARTIAL_KV = true;
     static constexpr bool CONTIGUOUS = false;
 
@@ -64,16 +66,16 @@ struct SequenceRows {
 
         // Loads tile `number` of K and V; calls have consecutive numbers, from the segment's first on.
         __device__ __forceinline__ void load(unsigned stage_smem, int number) {
-            load_tile<D>(k_copy, stage_smem, source.k, number);
-            load_tile<D_V>(v_copy, stage_smem + K_BYTES, source.v, number);
+            load_tile<K_COLS>(k_copy, stage_smem, source.k, number);
+            load_tile<V_COLS>(v_copy, stage_smem + K_BYTES, source.v, number);
             page = page_of(number + 1);
         }
 
     private:
         const SequenceRows& source;
         TileCopy<TILE_ROWS, D, THREADS> q_copy;
-        TileCopy<KEYS, D, THREADS> k_copy;
-        TileCopy<KEYS, D_V, THREADS> v_copy;
+        TileCopy<KEYS, K_COLS, THREADS> k_copy;
+        TileCopy<KEYS, V_COLS, THREADS> v_copy;
         int page;  // of the next tile, if a page holds whole tiles: its entry is loaded a tile ahead
 
         __device__ __forceinline__ int page_of(int number) const {

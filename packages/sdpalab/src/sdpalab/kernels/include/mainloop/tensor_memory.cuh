@@ -77,7 +77,6 @@ public:
         if (threadIdx.x == 0) {
             init(smem.barriers);
             ptx::fence_mbarrier_init_release_cluster();
-            ptx::fence_proxy_async_shared_cta();
         }
         ptx::griddepcontrol_wait();
         ptx::tcgen05_fence_before_thread_sync();
@@ -96,7 +95,6 @@ public:
             if (warp == PRODUCTS_WARP + 1 && threadIdx.x % 32 == 0) {
                 load(smem, maps, seen, first_row, group);
             }
-            __syncwarp();
         } else if (warp >= 4 * TILES) {
             ptx::setmaxnreg_dec<FOR_CORRECTION>();
             correct(smem, maps, tensor, seen.end - seen.first, first_row);

@@ -7,8 +7,8 @@
 // Masking and rescaling sit behind warp-uniform branches, since few tiles need them.
 //
 // The policies, as in mainloop/warpgroups.cuh:
-//   Products   WarpProducts16 (tile/warp_products.cuh) or WarpProductsE4m3 (tile/warp_fp8.cuh); with WARPS_PER_ROW warps
-//              that share rows, each has keys of its own
+//   Products   WarpProducts16 (tile/warp_products.cuh) or WarpProductsE4m3 (tile/warp_fp8.cuh); of
+//              WARPS_PER_ROW warps that share rows, each has keys of its own
 //   Epilogue   OwnRows (epilogue/own_rows.cuh), SharedRows (epilogue/merge.cuh) if blocks share tiles of queries, or
 //              SplitRows (epilogue/split_rows.cuh) if warps do, too
 //   Scheduler  OneTile or StreamK (schedule/stream_k.cuh), or SequenceTile (schedule/sequence.cuh): segments of a

@@ -42,6 +42,13 @@ __device__ __forceinline__ void st_shared_u32_at(unsigned smem, unsigned x) {
 
 // "Data Movement and Conversion Instructions: ld", from smem + OFFSET.
 template <int OFFSET>
+__device__ __forceinline__ uint2 ld_shared_v2_u32_at(unsigned smem) {
+    uint2 x;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2+%3];" : "=r"(x.x), "=r"(x.y) : "r"(smem), "n"(OFFSET) : "memory");
+    return x;
+}
+
+template <int OFFSET>
 __device__ __forceinline__ uint4 ld_shared_v4_u32_at(unsigned smem) {
     uint4 x;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4+%5];"

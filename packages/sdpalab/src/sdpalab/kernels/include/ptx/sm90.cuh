@@ -88,8 +88,8 @@ __device__ __forceinline__ void cp_async_bulk_load(unsigned dst_smem, const void
                  : "memory");
 }
 
-// "Data Movement: cp.reduce.async.bulk". Adds float32 values to those in global memory, each atomically and in no order;
-// sizes and addresses as above. Its completion belongs to the thread's bulk group.
+// "Data Movement: cp.reduce.async.bulk". Adds float32 values to those in global memory, each atomically and in any
+// order; sizes and addresses as above. Its completion belongs to the thread's bulk group.
 __device__ __forceinline__ void cp_reduce_async_bulk_add_f32(float* dst_global, unsigned src_smem, unsigned bytes) {
     asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
                  :

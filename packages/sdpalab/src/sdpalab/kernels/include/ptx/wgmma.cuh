@@ -36,20 +36,18 @@ __device__ __forceinline__ void wgmma_wait_group() {
 
 // "wgmma.mma_async". A thread has N / 2 accumulators of d[64, N]: 4n + i is column 8n + 2 (lane % 4) + i % 2 of row
 // 16 warp + lane / 4 + 8 (i / 2), as for mma_m16n8k16. In the statement they are the first operands; the others follow.
-#define WGMMA_D8_FROM(i)                                                                                           \
+#define WGMMA_D8(i)                                                                                           \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
         "+f"(d[i + 7])
-#define WGMMA_D8 WGMMA_D8_FROM(0)
-#define WGMMA_D16 WGMMA_D8_FROM(0), WGMMA_D8_FROM(8)
-#define WGMMA_D32_FROM(i) WGMMA_D8_FROM(i), WGMMA_D8_FROM(i + 8), WGMMA_D8_FROM(i + 16), WGMMA_D8_FROM(i + 24)
+#define WGMMA_D16 WGMMA_D8(0), WGMMA_D8(8)
+#define WGMMA_D32_FROM(i) WGMMA_D8(i), WGMMA_D8(i + 8), WGMMA_D8(i + 16), WGMMA_D8(i + 24)
 #define WGMMA_D32 WGMMA_D32_FROM(0)
-#define WGMMA_D40 WGMMA_D32, WGMMA_D8_FROM(32)
-#define WGMMA_D48 WGMMA_D40, WGMMA_D8_FROM(40)
+#define WGMMA_D40 WGMMA_D32, WGMMA_D8(32)
+#define WGMMA_D48 WGMMA_D40, WGMMA_D8(40)
 #define WGMMA_D64 WGMMA_D32, WGMMA_D32_FROM(32)
-#define WGMMA_D88 WGMMA_D64, WGMMA_D8_FROM(64), WGMMA_D8_FROM(72), WGMMA_D8_FROM(80)
+#define WGMMA_D88 WGMMA_D64, WGMMA_D8(64), WGMMA_D8(72), WGMMA_D8(80)
 #define WGMMA_D128 WGMMA_D64, WGMMA_D32_FROM(64), WGMMA_D32_FROM(96)
-#define WGMMA_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define WGMMA_NAMES_16 WGMMA_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define WGMMA_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define WGMMA_NAMES_32 \
     WGMMA_NAMES_16     \
     ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -74,25 +72,24 @@ __device__ __forceinline__ void wgmma_wait_group() {
 #define WGMMA_TYPES "k16.f32.f16.f16 "
 #endif
 
-// d[64, N] = a[64, 16] * b[N, 16]^T, plus d if it ACCUMULATES; both operands are in shared memory and run along k. Those
-// of _transposed are a[16, 64] and b[16, N]: their rows run along m and n.
-#define WGMMA_SS(NAME, N, ACCUMULATORS, A, B, ADDS, TRANSPOSED)                                                        \
-    template <bool ACCUMULATES>                                                                                        \
-    __device__ __forceinline__ void NAME(float (&d)[ACCUMULATORS], unsigned long long a, unsigned long long b) {       \
+// d[64, N] = a[64, 16] * b[N, 16]^T, plus d if it ACCUMULATES; both operands are in shared memory and run along k. With
+// TRANSPOSED they are a[16, 64] and b[16, N]: their rows run along m and n.
+#define WGMMA_SS(N, ACCUMULATORS, A, B, ADDS, TNSP)                                                                    \
+    template <bool ACCUMULATES, bool TRANSPOSED = false>                                                               \
+    __device__ __forceinline__ void wgmma_mma_async_ss(float (&d)[ACCUMULATORS], unsigned long long a,                 \
+                                                       unsigned long long b) {                                         \
         asm volatile("{ .reg .pred adds;\nsetp.ne.b32 adds, " ADDS ", 0;\n"                                            \
                      "wgmma.mma_async.sync.aligned.m64n" #N WGMMA_TYPES "{" WGMMA_NAMES_##ACCUMULATORS "}, " A ", " B  \
-                     ", adds, 1, 1, " TRANSPOSED "; }"                                                                 \
+                     ", adds, 1, 1, " TNSP ", " TNSP "; }"                                                             \
                      : WGMMA_D##ACCUMULATORS                                                                           \
-                     : "l"(a), "l"(b), "n"(static_cast<int>(ACCUMULATES))                                              \
+                     : "l"(a), "l"(b), "n"(static_cast<int>(ACCUMULATES)), "n"(static_cast<int>(TRANSPOSED))           \
                      : "memory");                                                                                      \
     }
-WGMMA_SS(wgmma_mma_async_ss, 16, 8, "%8", "%9", "%10", "0, 0")
-WGMMA_SS(wgmma_mma_async_ss, 32, 16, "%16", "%17", "%18", "0, 0")
-WGMMA_SS(wgmma_mma_async_ss, 64, 32, "%32", "%33", "%34", "0, 0")
-WGMMA_SS(wgmma_mma_async_ss, 80, 40, "%40", "%41", "%42", "0, 0")
-WGMMA_SS(wgmma_mma_async_ss, 128, 64, "%64", "%65", "%66", "0, 0")
-WGMMA_SS(wgmma_mma_async_ss, 176, 88, "%88", "%89", "%90", "0, 0")
-WGMMA_SS(wgmma_mma_async_ss_transposed, 64, 32, "%32", "%33", "%34", "1, 1")
+WGMMA_SS(32, 16, "%16", "%17", "%18", "%19")
+WGMMA_SS(64, 32, "%32", "%33", "%34", "%35")
+WGMMA_SS(80, 40, "%40", "%41", "%42", "%43")
+WGMMA_SS(128, 64, "%64", "%65", "%66", "%67")
+WGMMA_SS(176, 88, "%88", "%89", "%90", "%91")
 
 // d[64, N] += a[64, 16] * b[16, N]: a in registers, as for mma_m16n8k16; b in shared memory, its rows along n.
 #define WGMMA_RS(N, ACCUMULATORS, A, B)                                                                              \
@@ -133,8 +130,8 @@ __device__ __forceinline__ void hold(unsigned (&registers)[COUNT]) {
     }
 }
 
-// The compiler considers x changed: it does not compute values that depend on it ahead of this statement, for which there
-// may be no registers.
+// The compiler considers x changed: it computes no values that depend on it ahead of this statement, for which there may
+// be no registers.
 __device__ __forceinline__ void hold(int& x) {
     asm volatile("" : "+r"(x));
 }

@@ -22,6 +22,15 @@ struct Sequence {
     __device__ __forceinline__ int ahead() const { return BOTTOM_RIGHT ? kv_rows - q_rows : 0; }
 };
 
+// A tile of a sequence's queries, and the tiles of keys that its rows see.
+struct SequenceRange {
+    int number;  // of the sequence
+    Sequence sequence;
+    int q_tile;  // in the sequence
+    bool has_rows;
+    KeyTiles keys;
+};
+
 struct Sequences {
     const int* __restrict__ cu_seqlens_q;  // [count + 1], or null
     const int* __restrict__ cu_seqlens_k;  // [count + 1], or null
@@ -73,11 +82,26 @@ struct Sequences {
         }
         return first;
     }
+
+    // The tile of a number, of ROWS rows with HEADS rows a query, against tiles of KEYS keys.
+    template <int ROWS, int KEYS, int HEADS, class Mask>
+    __device__ __forceinline__ SequenceRange range_of(int tile) const {
+        SequenceRange range;
+        range.number = sequence_of<ROWS, HEADS>(tile);
+        range.sequence = at(range.number);
+        range.q_tile = tile - first_tile<ROWS, HEADS>(range.number);
+        range.has_rows = range.q_tile * ROWS < range.sequence.q_rows * HEADS;
+        const int ahead = range.sequence.ahead();
+        const int first_query = range.q_tile * ROWS / HEADS;
+        const int last_query = min(((range.q_tile + 1) * ROWS - 1) / HEADS, range.sequence.q_rows - 1);
+        range.keys = Mask::template tiles<KEYS>(first_query + ahead, last_query + ahead, range.sequence.kv_rows);
+        return range;
+    }
 };
 
 // Policy Scheduler of mainloop/warps.cuh: a tile of a sequence's queries, and one part of the keys that they see. The
-// partial results of a tile follow each other: grid = (tiles of all sequences, heads of K/V or parts of their groups,
-// `splits` parts).
+// partial results of a tile follow each other: grid = (heads of K/V or parts of their groups, tiles of all sequences,
+// `splits` parts). Blocks start in the order of the grid: all heads of a tile, then those of the next.
 //
 // SPLIT_TILES: parts end at multiples of so many tiles of keys, independent of the batch and of the other rows; 0:
 // equal parts. A tile has at least one part: if its rows see no key, that part has the first tile, fully masked.
@@ -99,22 +123,22 @@ public:
     int number;  // of the sequence
     Sequence sequence;
 
-    // by_splits: divides by `splits`.
-    __device__ __forceinline__ SequenceTile(const Sequences& sequences, int splits, Divisor by_splits)
+    // order: numbers of tiles in the order of the grid (schedule/longest_first.cuh), or null: under a causal mask a
+    // sequence's later tiles have more keys, and run first. by_splits: divides by `splits`.
+    __device__ __forceinline__ SequenceTile(const Sequences& sequences, const int* order, int splits, Divisor by_splits)
         : most_splits(splits) {
-        const int tiles = gridDim.x;
-        const int place = blockIdx.x;
-        const int tile = CAUSAL ? tiles - 1 - place : place;  // later tiles have more keys, and run first
-        head = blockIdx.y;
+        const int tiles = gridDim.y;
+        const int place = blockIdx.y;
+        const int tile = order != nullptr ? order[place] : CAUSAL ? tiles - 1 - place : place;
+        head = blockIdx.x;
         found.split = splits > 1 ? blockIdx.z : 0;
         found.q_tile_of_all = head * tiles + place;
-        number = sequences.template sequence_of<ROWS, HEADS>(tile);
-        sequence = sequences.at(number);
-        found.q_tile = tile - sequences.template first_tile<ROWS, HEADS>(number);
-        const int first_query = found.q_tile * ROWS / HEADS;
-        const int last_query = min(((found.q_tile + 1) * ROWS - 1) / HEADS, sequence.q_rows - 1);
-        const KeyTiles seen =
-            Mask::template tiles<KEYS>(first_query + sequence.ahead(), last_query + sequence.ahead(), sequence.kv_rows);
+        const SequenceRange range = sequences.template range_of<ROWS, KEYS, HEADS, Mask>(tile);
+        number = range.number;
+        sequence = range.sequence;
+        has_rows = range.has_rows;
+        found.q_tile = range.q_tile;
+        const KeyTiles seen = range.keys;
         if (splits == 1) {
             found.splits = 1;
             found.first = seen.first;
@@ -137,7 +161,7 @@ public:
 
     // False for a block without rows or keys: it has nothing to do.
     __device__ __forceinline__ bool has_work() const {
-        return found.q_tile * ROWS < sequence.q_rows * HEADS && found.split < found.splits;
+        return has_rows && found.split < found.splits;
     }
 
     __device__ __forceinline__ Segment segment() const { return found; }
@@ -152,4 +176,5 @@ public:
 private:
     Segment found;
     int most_splits;
+    bool has_rows;
 };

@@ -79,10 +79,3 @@ struct TileRows {
 __device__ __forceinline__ unsigned apply_sign_e4m3(const ScoreScale& scale, unsigned numbers) {
     return scale.sign == 0.0f ? 0u : numbers ^ (scale.sign < 0.0f ? 0x80808080u : 0u);
 }
-
-// Converts four e4m3 numbers in one register to float16, exactly: the first two, and the other two. The conversion
-// reads either half of a register, so the split costs nothing; a shift would be an instruction.
-__device__ __forceinline__ uint2 widen_e4m3(unsigned numbers) {
-    const ushort2 halves = __builtin_bit_cast(ushort2, numbers);
-    return make_uint2(ptx::cvt_rn_f16x2_e4m3x2(halves.x), ptx::cvt_rn_f16x2_e4m3x2(halves.y));
-}

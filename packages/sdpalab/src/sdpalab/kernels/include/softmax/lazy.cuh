@@ -65,7 +65,8 @@ struct LazySoftmax {
             for (int block = 0; block < BLOCKS; ++block) {
                 if constexpr (BY_ROW) {
                     const bool out[2] = {!exponents[block].in_range(0), !exponents[block].in_range(1)};
-                    const float subtrahend[2] = {out[0] ? rows[block][0].max : 0.0f, out[1] ? rows[block][1].max : 0.0f};
+                    const float subtrahend[2] = {out[0] ? rows[block][0].max : 0.0f,
+                                                 out[1] ? rows[block][1].max : 0.0f};
                     subtract(s_frag[block], subtrahend);
                     exponents[block].subtracted(out);
                 } else {

@@ -46,6 +46,16 @@ __device__ __forceinline__ float2 unpack_pair(unsigned pair) {
     return make_float2(to_float(low), to_float(high));
 }
 
+// A pair of float16 numbers in the element type; exact for numbers of e4m3.
+__device__ __forceinline__ unsigned pair_of_f16(unsigned halves) {
+#if DTYPE_BF16
+    return pack_pair(ptx::cvt_f32_f16(static_cast<unsigned short>(halves)),
+                     ptx::cvt_f32_f16(static_cast<unsigned short>(halves >> 16)));
+#else
+    return halves;
+#endif
+}
+
 // acc[16, 8] += a[16, 16] * b[16, 8], in the element type with FP32 accumulators.
 __device__ __forceinline__ void mma_m16n8k16(float (&acc)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
 #if DTYPE_BF16

@@ -8,14 +8,19 @@
 #pragma once
 
 #include "softmax/lazy.cuh"
+#include "tile/e4m3.cuh"
 #include "tile/swizzle.cuh"
 
 // Products in 16 bits: S[ROWS, KEYS] = Q K^T over D columns, O[ROWS, D_V] += P V. PowerOnFma computes the last
 // ON_FMA of a lane's four pairs of weights. Without Q_IN_REGISTERS the fragments of Q are read again for each tile
-// of keys, and Q, [TILE_ROWS, D] with the rows of all warps, stays in shared memory. WARPS_PER_ROW warps share rows, and each
-// has KEYS of a tile's keys. BY_ROW: LazySoftmax.
-template <int ROWS_, int TILE_ROWS, int KEYS_, int D, int D_V, bool Q_IN_REGISTERS_, int ON_FMA = 0, int WARPS_PER_ROW_ = 1,
-          bool BY_ROW = false>
+// of keys, and Q, [TILE_ROWS, D] with the rows of all warps, stays in shared memory. WARPS_PER_ROW warps share rows,
+// and each has KEYS of a tile's keys. BY_ROW: LazySoftmax.
+//
+// E4M3_KV: K and V are numbers of e4m3, two in each 16-bit element of their tiles, and become the type of Q in
+// registers. ldmatrix moves pairs of them, which decides their order: a lane has four consecutive columns of K, so Q is
+// read in that order, too, and products with the even and the odd columns of V are separate accumulators.
+template <int ROWS_, int TILE_ROWS, int KEYS_, int D, int D_V, bool Q_IN_REGISTERS_, int ON_FMA = 0,
+          int WARPS_PER_ROW_ = 1, bool BY_ROW = false, bool E4M3_KV = false>
 class WarpProducts16 {
 public:
     static constexpr int ROWS = ROWS_;
@@ -24,8 +29,10 @@ public:
     static constexpr int TILE_KEYS = KEYS * WARPS_PER_ROW;
     static constexpr int COLS = D_V;
     static constexpr int BLOCKS = ROWS / 16;
-    static constexpr int K_ROW_BYTES = PANEL<D> * 2;
-    static constexpr int V_ROW_BYTES = PANEL<D_V> * 2;
+    static constexpr int K_COLS = D / (E4M3_KV ? 2 : 1);  // 16-bit elements
+    static constexpr int V_COLS = D_V / (E4M3_KV ? 2 : 1);
+    static constexpr int K_ROW_BYTES = PANEL<K_COLS> * 2;
+    static constexpr int V_ROW_BYTES = PANEL<V_COLS> * 2;
     static constexpr bool Q_IN_REGISTERS = Q_IN_REGISTERS_;
     static constexpr bool PEELS_FIRST_TILE = false;
     static constexpr float WEIGHT_UNIT = 1.0f;
@@ -43,7 +50,7 @@ public:
     __device__ __forceinline__ WarpProducts16(const Source&, const Segment&, unsigned q_smem, int warp, int lane,
                                               float scale, const ScoreScale& score_scale)
         : softmax(score_scale.log2),
-          q_smem(q_smem + warp * (ROWS * PANEL<D> * 2) + row_block_offset<PANEL<D>>(lane)),
+          q_smem(q_smem + warp * (ROWS * PANEL<D> * 2) + q_offset(lane)),
           score_scale(score_scale) {
         if constexpr (Q_IN_REGISTERS) {
 #pragma unroll
@@ -60,8 +67,8 @@ public:
     }
 
     // This lane's ldmatrix address in a tile of K, or of V, from its beginning.
-    static __device__ __forceinline__ unsigned k_offset(int lane) { return col_block_offset<PANEL<D>>(lane); }
-    static __device__ __forceinline__ unsigned v_offset(int lane) { return row_block_offset<PANEL<D_V>>(lane); }
+    static __device__ __forceinline__ unsigned k_offset(int lane) { return col_block_offset<PANEL<K_COLS>>(lane); }
+    static __device__ __forceinline__ unsigned v_offset(int lane) { return row_block_offset<PANEL<V_COLS>>(lane); }
 
     __device__ __forceinline__ void start_tile(bool) {}
 
@@ -77,15 +84,20 @@ public:
                 }
             }
         }
+        constexpr int STEPS = E4M3_KV ? 2 : 1;  // of 16 columns, with one fragment of K
 #pragma unroll
-        for (int d = 0; d < D / 16; ++d) {
+        for (int d = 0; d < D / 16; d += STEPS) {
             if constexpr (!Q_IN_REGISTERS) {
-                load_q(q_frag[0], d);
-                if (score_scale.sign != 1.0f) {
-                    apply_sign(q_frag[0]);
+#pragma unroll
+                for (int i = 0; i < STEPS; ++i) {
+                    load_q(q_frag[i], d + i);
+                    if (score_scale.sign != 1.0f) {
+                        apply_sign(q_frag[i]);
+                    }
                 }
             }
-            multiply_columns(s_frag, q_frag[Q_IN_REGISTERS ? d : 0], column_address<D, TILE_KEYS>(k_smem, d));
+            multiply_columns(s_frag, &q_frag[Q_IN_REGISTERS ? d : 0],
+                             column_address<K_COLS, TILE_KEYS>(k_smem, d / STEPS));
         }
     }
 
@@ -112,13 +124,26 @@ public:
             }
         }
 #pragma unroll
-        for (int d = 0; d < D_V / 16; ++d) {
+        for (int d = 0; d < V_COLS / 16; ++d) {
             unsigned v_frag[4];
-            ptx::ldmatrix_x4_trans_at<N * 16 * PANEL<D_V> * 2>(v_frag, column_address<D_V, TILE_KEYS>(v_smem, d));
+            ptx::ldmatrix_x4_trans_at<N * 16 * V_ROW_BYTES>(v_frag, column_address<V_COLS, TILE_KEYS>(v_smem, d));
+            if constexpr (E4M3_KV) {
 #pragma unroll
-            for (int block = 0; block < BLOCKS; ++block) {
-                mma_m16n8k16(o_frag[block][2 * d], p_frag[block], v_frag[0], v_frag[1]);
-                mma_m16n8k16(o_frag[block][2 * d + 1], p_frag[block], v_frag[2], v_frag[3]);
+                for (int i = 0; i < 2; ++i) {  // 16 columns each
+                    const uint2 first = widen(__byte_perm(v_frag[2 * i], 0, 0x3120));
+                    const uint2 second = widen(__byte_perm(v_frag[2 * i + 1], 0, 0x3120));
+#pragma unroll
+                    for (int block = 0; block < BLOCKS; ++block) {
+                        mma_m16n8k16(o_frag[block][4 * d + 2 * i], p_frag[block], first.x, second.x);
+                        mma_m16n8k16(o_frag[block][4 * d + 2 * i + 1], p_frag[block], first.y, second.y);
+                    }
+                }
+            } else {
+#pragma unroll
+                for (int block = 0; block < BLOCKS; ++block) {
+                    mma_m16n8k16(o_frag[block][2 * d], p_frag[block], v_frag[0], v_frag[1]);
+                    mma_m16n8k16(o_frag[block][2 * d + 1], p_frag[block], v_frag[2], v_frag[3]);
+                }
             }
         }
         if constexpr (N + 1 < KEYS / 16) {
@@ -129,15 +154,22 @@ public:
     // Stores O, not normalised, as rows of PITCH floats.
     template <int PITCH>
     __device__ __forceinline__ void store_o(float* rows, int lane) const {
-        float* const own = rows + lane / 4 * PITCH + 2 * (lane % 4);
+        float* const own = rows + lane / 4 * PITCH + (E4M3_KV ? 4 : 2) * (lane % 4);
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block) {
 #pragma unroll
             for (int d = 0; d < D_V / 8; ++d) {
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const float2 pair = make_float2(o_frag[block][d][2 * half], o_frag[block][d][2 * half + 1]);
-                    *reinterpret_cast<float2*>(own + (16 * block + 8 * half) * PITCH + 8 * d) = pair;
+                    const float(&o)[4] = o_frag[block][d];
+                    float* const at = own + (16 * block + 8 * half) * PITCH + 8 * d;
+                    if constexpr (!E4M3_KV) {
+                        *reinterpret_cast<float2*>(at) = make_float2(o[2 * half], o[2 * half + 1]);
+                    } else if (d % 2 == 0) {
+                        const float(&odd)[4] = o_frag[block][d + 1];
+                        *reinterpret_cast<float4*>(at) =
+                            make_float4(o[2 * half], odd[2 * half], o[2 * half + 1], odd[2 * half + 1]);
+                    }
                 }
             }
         }
@@ -146,14 +178,36 @@ public:
 private:
     unsigned q_smem;
     ScoreScale score_scale;
-    unsigned q_frag[Q_IN_REGISTERS ? D / 16 : 1][BLOCKS][4];
+    unsigned q_frag[Q_IN_REGISTERS ? D / 16 : E4M3_KV ? 2 : 1][BLOCKS][4];
+
+    // This lane's address in its warp's rows of Q: of ldmatrix, or of the first of its four columns.
+    static __device__ __forceinline__ unsigned q_offset(int lane) {
+        return E4M3_KV ? swizzled_offset<PANEL<D>>(lane / 4, lane % 4 / 2) + lane % 2 * 8
+                       : row_block_offset<PANEL<D>>(lane);
+    }
 
     // Columns 16 d on of Q.
     __device__ __forceinline__ void load_q(unsigned (&frag)[BLOCKS][4], int d) const {
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block) {
-            ptx::ldmatrix_x4(frag[block], column_address<D, TILE_ROWS>(q_smem, d) + block * (16 * PANEL<D> * 2));
+            const unsigned lane_smem = column_address<D, TILE_ROWS>(q_smem, d) + block * (16 * PANEL<D> * 2);
+            if constexpr (E4M3_KV) {
+                const uint2 first = ptx::ld_shared_v2_u32_at<0>(lane_smem);
+                const uint2 second = ptx::ld_shared_v2_u32_at<8 * PANEL<D> * 2>(lane_smem);
+                frag[block][0] = first.x;
+                frag[block][1] = second.x;
+                frag[block][2] = first.y;
+                frag[block][3] = second.y;
+            } else {
+                ptx::ldmatrix_x4(frag[block], lane_smem);
+            }
         }
+    }
+
+    // Four numbers of e4m3 as two pairs in the type of Q.
+    static __device__ __forceinline__ uint2 widen(unsigned numbers) {
+        const uint2 halves = widen_e4m3(numbers);
+        return make_uint2(pair_of_f16(halves.x), pair_of_f16(halves.y));
     }
 
     __device__ __forceinline__ void apply_sign(unsigned (&frag)[BLOCKS][4]) const {
@@ -166,19 +220,31 @@ private:
         }
     }
 
-    // S += Q K^T of 16 columns, for the keys from 16 N on. frag: these columns of Q. k_smem: same, key 0.
+    // S += Q K^T of 16 columns, or 32 of e4m3, for the keys from 16 N on. frags: these columns of Q. k_smem: same, key
+    // 0.
     template <int N = 0>
-    static __device__ __forceinline__ void multiply_columns(Scores& s_frag, const unsigned (&frag)[BLOCKS][4],
+    static __device__ __forceinline__ void multiply_columns(Scores& s_frag, const unsigned (*frags)[BLOCKS][4],
                                                             unsigned k_smem) {
         unsigned k_frag[4];
-        ptx::ldmatrix_x4_at<N * 16 * PANEL<D> * 2>(k_frag, k_smem);
+        ptx::ldmatrix_x4_at<N * 16 * K_ROW_BYTES>(k_frag, k_smem);
+        if constexpr (E4M3_KV) {
 #pragma unroll
-        for (int block = 0; block < BLOCKS; ++block) {
-            mma_m16n8k16(s_frag[block][2 * N], frag[block], k_frag[0], k_frag[1]);
-            mma_m16n8k16(s_frag[block][2 * N + 1], frag[block], k_frag[2], k_frag[3]);
+            for (int i = 0; i < 4; ++i) {
+                const uint2 pairs = widen(k_frag[i]);
+#pragma unroll
+                for (int block = 0; block < BLOCKS; ++block) {
+                    mma_m16n8k16(s_frag[block][2 * N + i / 2], frags[i % 2][block], pairs.x, pairs.y);
+                }
+            }
+        } else {
+#pragma unroll
+            for (int block = 0; block < BLOCKS; ++block) {
+                mma_m16n8k16(s_frag[block][2 * N], (*frags)[block], k_frag[0], k_frag[1]);
+                mma_m16n8k16(s_frag[block][2 * N + 1], (*frags)[block], k_frag[2], k_frag[3]);
+            }
         }
         if constexpr (N + 1 < KEYS / 16) {
-            multiply_columns<N + 1>(s_frag, frag, k_smem);
+            multiply_columns<N + 1>(s_frag, frags, k_smem);
         }
     }
 };

@@ -1,9 +1,10 @@
-"""Calls of a function that launches Triton kernels: they run on the simulator, on the memory of CPU tensors."""
+"""Calls of a function that launches kernels of Triton or of an extension of torch: they run on the simulator, on the
+memory of CPU tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,38 +13,63 @@ import torch
 from sdpalab.judge.sandbox.provenance import Provenance, triton_functions
 from warpsan import Report
 from warpsan.profile import CodeOfEntry
-from warpsan.program import TritonGpu
+from warpsan.program import CpuTensors, ExtensionGpu, extensions_of_process
 from warpsan.report import Sources
 
-__all__ = ["KernelHazard", "TritonCalls"]
+__all__ = ["ARCH", "KernelCalls", "KernelHazard", "kernel_calls"]
 
-_ARCH = "sm_90"
+ARCH = "sm_90"
+"""Architecture of the simulated GPU."""
 
 
 class KernelHazard(Exception):
     """A launch of the function had a hazard, or could not be simulated to its end."""
 
 
-class TritonCalls:
-    """The simulator as Triton's GPU in this process.
+def kernel_calls() -> KernelCalls | None:
+    """The simulator as this process's GPU; None without Triton functions and extensions."""
+    extensions = extensions_of_process()
+    if not triton_functions() and (extensions is None or not extensions.kernels):
+        return None
+    return KernelCalls()
+
+
+class KernelCalls:
+    """The simulator as the GPU of Triton and of extensions in this process.
 
     Attributes
     ----------
     functions : list of str
-        Names of the Triton functions of the candidate.
-    gpu : TritonGpu
-        Mode in which its launches run.
+        Names of the Triton functions and of the kernels of the candidate.
     """
 
     def __init__(self) -> None:
-        self.functions = sorted(triton_functions())
+        triton = triton_functions()
+        self.functions = sorted(triton)
         self._provenance: Provenance | None = None
         self._unexecuted: dict[tuple[str, str], set[int]] = {}
         self._builds = 0
         self._changed, self._listed = False, list[dict[str, Any]]()
-        files = {Path(each) for each in triton_functions().values()}
-        self._sources = Sources({each.name: each.read_text(errors="replace") for each in files if each.is_file()})
-        self.gpu = TritonGpu(_ARCH, self._launched)
+        self._gpus: list[CpuTensors] = []
+        files = {Path(each) for each in triton.values()}
+        texts = {each.name: each.read_text(errors="replace") for each in files if each.is_file()}
+        if triton:
+            from warpsan.program import TritonGpu
+
+            self._gpus.append(TritonGpu(ARCH, self._launched))
+        if (extensions := extensions_of_process()) is not None:
+            self._gpus.append(ExtensionGpu(extensions, self._launched))
+            self.functions += extensions.kernels
+            texts |= extensions.texts
+        self._sources = Sources(texts)
+
+    @contextmanager
+    def gpu(self) -> Iterator[None]:
+        """Mode in which kernels run."""
+        with ExitStack() as modes:
+            for each in self._gpus:
+                modes.enter_context(each)
+            yield
 
     @contextmanager
     def observing(self, inputs: Sequence[torch.Tensor]) -> Iterator[None]:
@@ -54,21 +80,22 @@ class TritonCalls:
         KernelHazard
             At the end of the block, if a launch had a hazard.
         """
-        self.gpu.hazards.clear()
+        for each in self._gpus:
+            each.hazards.clear()
         self._provenance = Provenance(inputs)
         try:
-            with self.gpu, self._provenance:
+            with self.gpu(), self._provenance:
                 yield
         finally:
-            if self.gpu.hazards:
-                first = self.gpu.hazards[0]
-                raise KernelHazard(f"{first.message} ({len(self.gpu.hazards)} hazards in its launches)")
+            hazards = [hazard for each in self._gpus for hazard in each.hazards]
+            if hazards:
+                raise KernelHazard(f"{hazards[0].message} ({len(hazards)} hazards in its launches)")
 
-    def stated(self, outputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    def stated(self, outputs: Iterable[torch.Tensor]) -> dict[str, Any]:
         """The provenance of the outputs of the last call, for a message."""
         assert self._provenance is not None
         writers: dict[str, int] = {}
-        for tensor in outputs.values():
+        for tensor in outputs:
             for name, count in self._provenance.writers(tensor).items():
                 writers[name] = writers.get(name, 0) + count
         return {
