@@ -180,3 +180,97 @@ def test_b_is_transposed_and_lanes_are_left_out() -> None:
     left_out = [*range(8), 40]
     want[left_out] = 2
     np.testing.assert_allclose(floats(out, 128, 64), want, atol=2e-4)
+
+
+# ---- elements of four and six bits, and scales -----------------------------------------------------------------------
+
+SMALL = {"e2m3": (3, 6), "e3m2": (2, 6), "e2m1": (1, 4)}
+"""Mantissa bits and bits of each type."""
+
+
+def small(kind: str, rows: int, deep: int) -> tuple[Any, Any]:
+    """Codes of elements, and their values."""
+    narrow, bits = SMALL[kind]
+    codes = RNG.integers(0, 1 << bits, (rows, deep))
+    exponent, mantissa = codes >> narrow & (1 << bits - 1 - narrow) - 1, codes & (1 << narrow) - 1
+    bias = (1 << bits - 2 - narrow) - 1
+    size = np.where(
+        exponent == 0,
+        mantissa * 2.0 ** (1 - bias - narrow),
+        (1 + mantissa / (1 << narrow)) * 2.0 ** (exponent - bias),
+    )
+    return codes, np.where(codes >> bits - 1, -size, size)
+
+
+def packed(codes: Any, bits: int, each: int) -> Any:
+    """Bytes of codes: ``each`` in 16 bytes, without gaps between them."""
+    rows, deep = codes.shape
+    flags = (codes[..., None] >> np.arange(bits) & 1).astype(np.uint8).reshape(rows, deep // each, each * bits)
+    chunks = np.zeros((rows, deep // each, 128), np.uint8)
+    chunks[..., : each * bits] = flags
+    return np.packbits(chunks, axis=-1, bitorder="little").reshape(rows, -1)
+
+
+@pytest.mark.parametrize(("kind_a", "number_a"), [("e2m3", 3), ("e3m2", 4), ("e2m1", 5)])
+def test_products_of_small_floats(kind_a: str, number_a: int) -> None:
+    """128 elements along K, 16 of them in 16 bytes; B is e4m3."""
+    codes, a = small(kind_a, 128, 128)
+    raw_b, b = rounded(RNG.standard_normal((32, 128)), "e4m3")
+    image = np.concatenate([k_major(packed(codes, SMALL[kind_a][1], 16)), k_major(raw_b)])
+    text = kernel(product("f8f6f4", instruction(128, 32, number_a, 0), 4, 32), read=32)
+    out, hazards = run(text, image, read=32)
+    assert hazards == []
+    np.testing.assert_allclose(floats(out, 128, 32), a @ b.T, atol=1e-3)
+
+
+SCALED = {
+    "mxf8f6f4": ("mxf8f6f4.block_scale.scale_vec::1X", 32, 1, 1),
+    "mxf4": ("mxf4.block_scale.scale_vec::2X", 64, 2, 1),
+    "mxf4nvf4": ("mxf4nvf4.block_scale.scale_vec::4X", 64, 4, 0),
+}
+"""Modifiers, K, scales of a product along K, and the number of the format of scales."""
+
+
+@pytest.mark.parametrize("family", SCALED)
+def test_products_with_scales(family: str) -> None:
+    """128 bytes along K; the scales of 32 rows lie in a column, a byte for each block along K."""
+    kind, deep, many, format_ = SCALED[family]
+    total = 128 if family == "mxf8f6f4" else 256
+    if family == "mxf8f6f4":
+        (raw_a, a), (raw_b, b) = (rounded(np.zeros((rows, 128)), "e4m3") for rows in (128, 32))
+    else:
+        (codes_a, a), (codes_b, b) = (small("e2m1", rows, total) for rows in (128, 32))
+        raw_a, raw_b = packed(codes_a, 4, 32), packed(codes_b, 4, 32)
+    blocks = total // deep * many
+    if format_:
+        exponents = [RNG.integers(120, 134, (rows, blocks)) for rows in (128, 32)]
+        scales, values = exponents, [2.0 ** (each - 127.0) for each in exponents]
+    else:
+        scales = [RNG.integers(0x30, 0x48, (rows, blocks)) for rows in (128, 32)]
+        values = [(1 + (each & 7) / 8) * 2.0 ** ((each >> 3) - 7) for each in scales]
+    image = np.zeros(65536, np.uint8)
+    image[:16384], image[16384 : 16384 + 4096] = k_major(raw_a), k_major(raw_b)
+    body, steps = "mov.u32 %r33, 0;\n", total // deep
+    for operand, bytes_ in enumerate(scales):
+        for step in range(steps):  # a tile of scales for each product: 32 lanes of 16 bytes
+            words = np.zeros((32, 4, 4), np.uint8)
+            for row in range(len(bytes_)):
+                words[row % 32, row // 32, :many] = bytes_[row, many * step : many * step + many]
+            place = 32768 + 512 * (4 * operand + step)
+            image[place : place + 512] = words.reshape(-1)
+            body += f"add.u32 %r30, %r1, {place}; shr.u32 %r30, %r30, 4; or.b32 %r30, %r30, {8 << 16};\n"
+            body += f"mov.u32 %r31, {8 | 1 << 14}; mov.b64 %rd12, {{%r30, %r31}};\n"
+            body += f"add.u32 %r{40 + 4 * operand + step}, %r20, {64 + 4 * (4 * operand + step)};\n"
+            copy = "@%p1 tcgen05.cp.cta_group::1.32x128b.warpx4"
+            body += f"{copy} [%r{40 + 4 * operand + step}], %rd12;\n"
+    types = 0 if family == "mxf8f6f4" else 1
+    for step in range(steps):
+        body += descriptor(32 * step).format(10) + descriptor(16384 + 32 * step).format(11)
+        body += f"mov.u32 %r{50 + step}, {instruction(128, 32, types, types, 0, more=format_ << 23)};\n"
+        body += f"mov.u32 %r33, {step}; setp.ne.u32 %p5, %r33, 0;\n"
+        operands = f"[%r20], %rd10, %rd11, %r{50 + step}, [%r{40 + step}], [%r{44 + step}], %p5"
+        body += f"@%p1 tcgen05.mma.cta_group::1.kind::{kind} {operands};\n"
+    out, hazards = run(kernel(body + COMMIT + WAIT, read=32), image, read=32)
+    assert hazards == []
+    a, b = (each * np.repeat(scale, total // blocks, axis=1) for each, scale in zip((a, b), values, strict=True))
+    np.testing.assert_allclose(floats(out, 128, 32), a @ b.T, rtol=1e-5, atol=1e-3)

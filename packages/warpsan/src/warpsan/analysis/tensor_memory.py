@@ -11,7 +11,7 @@ from warpsan.ptx.grammar import known_form
 from warpsan.ptx.ir import Entry, Immediate, Instruction, Operand, Register
 from warpsan.ptx.tensor_memory import TensorMove, TensorProduct, TensorWait
 
-__all__ = ["numbers_of_loads", "product_sizes", "uses_of_loads"]
+__all__ = ["numbers_of_loads", "product_descriptors", "product_size", "uses_of_loads"]
 
 
 @derived
@@ -52,30 +52,36 @@ def uses_of_loads(program: Program, entry: Entry) -> dict[int, list[int]]:
 
 
 @derived
-def product_sizes(entry: Entry) -> dict[int, tuple[int, int, int]]:
-    """M, N and K of the entry's products by their pc, as far as the instruction descriptor is one constant."""
+def product_descriptors(entry: Entry) -> dict[int, int]:
+    """Instruction descriptors of the entry's products by their pc, as far as they are one constant."""
     written: dict[str, list[Instruction]] = {}
     for each in entry.instructions:
         for name in registers_written(each):
             written.setdefault(name, []).append(each)
-    sizes = {}
+    known = {}
     for each in entry.instructions:
-        form = known_form(each, TensorProduct)
-        if form is not None:
+        if known_form(each, TensorProduct) is not None:
             value = _constant(written, each.operands[3])
             if value is not None:
-                sizes[each.pc] = (value >> 24 & 31) * 16, (value >> 17 & 63) * 8, form.depth
-    return sizes
+                known[each.pc] = value
+    return known
+
+
+def product_size(entry: Entry, instruction: Instruction) -> tuple[int, int, int] | None:
+    """M, N and K of a product, if its instruction descriptor is one constant."""
+    form, value = known_form(instruction, TensorProduct), product_descriptors(entry).get(instruction.pc)
+    if form is None or value is None:
+        return None
+    return (value >> 24 & 31) * 16, (value >> 17 & 63) * 8, form.depth
 
 
 def _constant(written: dict[str, list[Instruction]], operand: Operand) -> int | None:
-    """The value of an operand that is a constant, or a register that one move of a constant sets."""
-    if isinstance(operand, Register) and len(written.get(operand.name, ())) == 1:
-        (setter,) = written[operand.name]
-        if setter.opcode != "mov" or setter.guard is not None:
-            return None
-        operand = setter.operands[1]
-    return operand.value if isinstance(operand, Immediate) and isinstance(operand.value, int) else None
+    """The value of an operand that is a constant, or a register that moves set to one constant only."""
+    values = {operand}
+    if isinstance(operand, Register):
+        values = {each.operands[1] if each.opcode == "mov" else operand for each in written.get(operand.name, ())}
+    value = values.pop() if len(values) == 1 else None
+    return value.value if isinstance(value, Immediate) and isinstance(value.value, int) else None
 
 
 def _loads(instruction: Instruction) -> bool:

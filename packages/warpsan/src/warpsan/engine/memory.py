@@ -233,7 +233,7 @@ class TransferEntry(NativeStruct):
     offset: i64
     mbarrier: MbarrierState
     bytes: i64
-    coordinates: Ptr[i64] = inline(6)  # within the cluster: the source, its CTA, with checks the time of the reading
+    coordinates: Ptr[i64] = inline(8)  # within the cluster: the source, its CTA, with checks the time of the reading
     data: Ptr[i64] = inline(2)  # words of a register; or lanes that arrive, as bits
     time: i64  # for the checks
     pc: i64
@@ -325,8 +325,14 @@ class TensorWords(NativeStruct):
     scale: i32  # D is divided by two to this power
     lanes: Ptr[i32] = inline(8)  # rows of the lanes that are not written; -1: none
     group: i32  # CTAs
-    kind: i32  # index of the family of types
+    halves: i32  # parts of K that the sums take one after the other
     pc: i32
+    scale_a: i32  # row of the address of A's scales
+    scale_a_offset: i32
+    scale_b: i32
+    scale_b_offset: i32
+    scales: i32  # of a row along K; 0: none
+    scaling: Ptr[i32] = inline(2)  # operations, by format of the scales
     loads: Ptr[i32] = inline(16)  # operations, by type of elements and whether it is K-major
     fragments: Ptr[i32] = inline(8)  # ... by type, for A in tensor memory
     products: Ptr[i32] = inline(128)  # ... by types of A, B and D

@@ -55,9 +55,9 @@ from warpsan.host.memory import RANK_SHIFT
 
 __all__ = ["commit_tensor", "issue_copy", "issue_product", "land_tensor"]
 
-_D, _A, _B, _DESCRIPTOR, _KEEP, _WORDS = range(6)
+_D, _A, _B, _DESCRIPTOR, _KEEP, _WORDS, _SCALE_A, _SCALE_B = range(8)
 """Coordinates of an entry: the address of D, A, the descriptor of B, the instruction descriptor, whether D is added,
-and the list of the instruction (0 for an arrival)."""
+the list of the instruction (0 for others), and the addresses of the scales."""
 
 
 def first_column_lane(entry: TransferEntry) -> int:
@@ -124,6 +124,9 @@ def issue_product(registers: int, record: Record, mask: int, context: Context) -
         keep = load32(registers + (words.keep & ~3)) >> lane & 1
         entry.coordinates[_KEEP] = keep ^ (words.keep >> 1 & 1)
         entry.coordinates[_WORDS] = words.address
+        if words.scales:
+            entry.coordinates[_SCALE_A] = load32(registers + words.scale_a + 4 * lane) + words.scale_a_offset
+            entry.coordinates[_SCALE_B] = load32(registers + words.scale_b + 4 * lane) + words.scale_b_offset
         entry.data[0] = masked_lanes(registers, words, 0, lane)
         entry.data[1] = masked_lanes(registers, words, 2, lane)
         status = begin_product(context, entry, words)
@@ -149,7 +152,7 @@ def operations(entry: TransferEntry, words: TensorWords, which: int) -> int:
     descriptor = entry.coordinates[_DESCRIPTOR]
     a, b = descriptor >> 7 & 7, descriptor >> 10 & 7
     if which == 2:
-        return words.products[16 * a + 2 * b + (descriptor >> 4 & 1)]
+        return words.products[16 * a + 2 * b + (0 if words.scales else descriptor >> 4 & 1)]
     if which == 1:
         return words.loads[2 * b + 1 - (descriptor >> 16 & 1)]
     return words.fragments[a] if words.a_in_tensor else words.loads[2 * a + 1 - (descriptor >> 15 & 1)]
@@ -159,7 +162,11 @@ def begin_product(context: Context, entry: TransferEntry, words: TensorWords) ->
     """Check a product, and mark its accesses. Returns ``LEFT_OUT`` for an illegal one, or a status."""
     rows, columns = rows_of(entry, words), columns_of(entry)
     descriptor, lane = entry.coordinates[_DESCRIPTOR], first_column_lane(entry)
-    if descriptor & 7 or min(operations(entry, words, 0), operations(entry, words, 1)) < 0:
+    if (
+        descriptor & 7
+        or (words.scales and descriptor >> 31)
+        or min(operations(entry, words, 0), operations(entry, words, 1)) < 0
+    ):
         return not_modelled(context, entry.pc)
     step = 8 if rows * words.group == 64 else 16
     right = rows in (64, 128) and columns > 0 and columns <= 256 and columns % step == 0
@@ -195,6 +202,10 @@ def announce(context: Context, entry: TransferEntry, words: TensorWords, cta: in
         if status == 0 and words.a_in_tensor:
             from_column = entry.coordinates[_A] & 0xFFFF
             status = read_tensor(context, lanes, cta, group, 1, from_column, 8, actor, entry.time)
+        if status == 0 and words.scales and strip == 0:
+            status = read_scales(context, entry, cta, entry.coordinates[_SCALE_A], rows, actor)
+        if status == 0 and words.scales and strip == 0:
+            status = read_scales(context, entry, cta, entry.coordinates[_SCALE_B], columns, actor)
         for fold in range(2 if folded else 1):
             line = group + 4 * fold
             if status == 0 and entry.coordinates[_KEEP]:
@@ -240,6 +251,31 @@ def read_operand(
     return read_chunks(context, chunks, 2 * rows, cta, entry.warp, 1, actor, entry.time)
 
 
+def read_scales(context: Context, entry: TransferEntry, cta: int, address: int, rows: int, actor: int) -> int:
+    """A product will read the scales of so many rows of A, or columns of B: those of 32 in a column. Returns a
+    status."""
+    columns, lanes = (rows + 31) // 32, 1 << entry.lane
+    status = check_columns(context, cta, address & 0xFFFF, columns, lanes)
+    if status != 0:
+        return status
+    return read_tensor(context, lanes, cta, 0, 2, address & 0xFFFF, columns, actor, entry.time)
+
+
+def scale_rows(
+    context: Context, entry: TransferEntry, words: TensorWords, cta: int, half: int, b: int, row: int, target: int
+) -> None:
+    """Multiply the factors of 8 rows of A, or columns of B, in the scratch by their scales."""
+    descriptor, record = entry.coordinates[_DESCRIPTOR], Record(context.scratch + SCRATCH_RECORD)
+    address = entry.coordinates[_SCALE_B if b else _SCALE_A]
+    first, many = (descriptor >> 4 & 3) if b else (descriptor >> 29 & 3), words.scales // words.halves
+    record.operands[0] = target
+    record.operands[1] = first + half * many
+    record.operands[2] = many
+    record.operands[3] = 32 // many
+    cells = cell(context, cta, row % 32, (address & 0xFFFF) + row // 32)
+    call_operation(context.table[words.scaling[descriptor >> 23 & 1]], cells, record, -1, context)
+
+
 def land_product(context: Context, entry: TransferEntry, words: TensorWords) -> int:
     """Read the operands of a product, and add it to D. Returns a status."""
     first = leader_of(context, words, entry.cta)
@@ -255,35 +291,52 @@ def land_product(context: Context, entry: TransferEntry, words: TensorWords) -> 
             status = place_operand(context, entry, first + rank, entry.coordinates[_B], share, b_major(entry), out)
             if status != 0:
                 return status
-    record = Record(context.scratch + SCRATCH_RECORD)
-    record.operands[0] = columns // 8
-    record.operands[1] = 0
-    record.operands[2] = SCRATCH_B
-    call_operation(context.table[operations(entry, words, 1)], 0, record, -1, context)
+    load_right(context, entry, words, first, 0)
     for rank in range(words.group):
         cta = first + rank
-        if words.a_in_tensor == 0:
-            status = place_operand(context, entry, cta, entry.coordinates[_A], rows, a_major(entry), chunks)
-            if status != 0:
-                return status
-            if context.checked != 0:
-                reads_complete(context, chunks, 2 * rows, cta)
-        for strip in range(rows // 16):
-            add_strip(context, entry, words, cta, strip)
+        for half in range(words.halves):
+            if words.halves > 1 or words.scales:
+                for other in range(words.group):
+                    out = chunks + 8 * 2 * share * other
+                    place_chunks(context, first + other, entry.coordinates[_B], share, b_major(entry), out)
+                load_right(context, entry, words, cta, half)
+            if words.a_in_tensor == 0:
+                status = place_operand(context, entry, cta, entry.coordinates[_A], rows, a_major(entry), chunks)
+                if status != 0:
+                    return status
+                if context.checked != 0 and half == 0:
+                    reads_complete(context, chunks, 2 * rows, cta)
+            for strip in range(rows // 16):
+                add_strip(context, entry, words, cta, strip, half)
     return 0
 
 
-def add_strip(context: Context, entry: TransferEntry, words: TensorWords, cta: int, strip: int) -> None:
-    """Add the product of 16 rows to D."""
+def load_right(context: Context, entry: TransferEntry, words: TensorWords, cta: int, half: int) -> None:
+    """Convert B, whose chunks are placed, to factors, with a CTA's scales."""
+    record, columns = Record(context.scratch + SCRATCH_RECORD), columns_of(entry)
+    record.operands[0] = columns // 8
+    record.operands[1] = 0
+    record.operands[2] = SCRATCH_B
+    record.operands[3] = half
+    call_operation(context.table[operations(entry, words, 1)], 0, record, -1, context)
+    for group in range(columns // 8 if words.scales else 0):
+        scale_rows(context, entry, words, cta, half, 1, 8 * group, SCRATCH_B + 32 * 32 * group)
+
+
+def add_strip(context: Context, entry: TransferEntry, words: TensorWords, cta: int, strip: int, half: int) -> None:
+    """Add the product of 16 rows to D, over a part of K."""
     record, lane = Record(context.scratch + SCRATCH_RECORD), lane_of(entry, words, strip)
     column, columns = entry.coordinates[_D] & 0xFFFF, columns_of(entry)
     record.operands[0] = 2
     record.operands[1] = 2 * 16 * 8 * strip
     record.operands[2] = SCRATCH_A
+    record.operands[3] = half
     source = 0
     if words.a_in_tensor:
         source = cell(context, cta, lane, entry.coordinates[_A] & 0xFFFF)
     call_operation(context.table[operations(entry, words, 0)], source, record, -1, context)
+    for part in range(2 if words.scales else 0):
+        scale_rows(context, entry, words, cta, half, 0, 16 * strip + 8 * part, SCRATCH_A + 32 * 32 * part)
     folds = 2 if is_folded(entry, words) else 1
     across = columns // folds
     for fold in range(folds):
@@ -293,9 +346,9 @@ def add_strip(context: Context, entry: TransferEntry, words: TensorWords, cta: i
             keep_lanes(context, cta, line, column, across, 0xFFFF, 0)
         record.operands[0] = across // 8
         record.operands[1] = across // 8 * fold
-        record.operands[2] = entry.coordinates[_KEEP]
+        record.operands[2] = entry.coordinates[_KEEP] | half
         record.operands[3] = (entry.coordinates[_DESCRIPTOR] >> 13 ^ entry.coordinates[_DESCRIPTOR] >> 14) & 1
-        record.operands[4] = words.scale
+        record.operands[4] = words.scale if half == 0 else 0
         target = cell(context, cta, line, column)
         call_operation(context.table[operations(entry, words, 2)], target, record, -1, context)
         if hidden != 0:

@@ -19,7 +19,7 @@ from functools import lru_cache
 
 __all__ = ["EMIN", "FAR", "SPECIAL_EXPONENT", "ZERO_EXPONENT", "SumRule", "rule_of"]
 
-EMIN = {"f16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14, "f32": -126}
+EMIN = {"f16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14, "e2m3": 0, "e3m2": -2, "e2m1": 0, "f32": -126}
 """Exponent of subnormal numbers by type; significands are otherwise in [1, 2)."""
 
 ZERO_EXPONENT, SPECIAL_EXPONENT, FAR = -5_000, 12_000, 2_500

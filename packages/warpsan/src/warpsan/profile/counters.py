@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from warpsan.analysis.program import Program
-from warpsan.analysis.tensor_memory import product_sizes
+from warpsan.analysis.tensor_memory import product_size
 from warpsan.engine.arrays import WARP, Indices
 from warpsan.profile.tally import SECTOR, Tally
 from warpsan.ptx.grammar import Form, known_form
@@ -221,8 +221,9 @@ def tensor_flops(entry: Entry, instruction: Instruction) -> int:
 
     A wgmma is the work of four warps. A tcgen05.mma counts if its instruction descriptor is a constant.
     """
-    if instruction.pc in product_sizes(entry):
-        return 2 * prod(product_sizes(entry)[instruction.pc])
+    size = product_size(entry, instruction)
+    if size is not None:
+        return 2 * prod(size)
     form = known_form(instruction, Form)
     if not isinstance(form, WarpProduct | WmmaProduct | Product):
         return 0

@@ -1,6 +1,6 @@
 """Forms of instructions on tensor memory (PTX ISA, "TensorCore 5th Generation Family Instructions").
 
-Sparse and block-scaled products, weight-stationary products (``.ws``), shifts, copies of four rows and decompressing
+Sparse products, weight-stationary products (``.ws``), shifts, copies of four rows and decompressing
 copies are not modelled.
 """
 
@@ -46,8 +46,22 @@ COPY_SHAPES = {
     "32x128b": (32, 1, 4),
 }
 """Rows, 16-byte chunks of a row, and copies of each row, by shape of tcgen05.cp."""
-_KINDS = {"kind::f16": 16, "kind::tf32": 8, "kind::f8f6f4": 32, "kind::i8": 32}
-"""K, by family of types: 32 bytes of unpacked elements."""
+_KINDS = {
+    "kind::f16": 16,
+    "kind::tf32": 8,
+    "kind::f8f6f4": 32,
+    "kind::i8": 32,
+    "kind::mxf8f6f4": 32,
+    "kind::mxf4": 64,
+    "kind::mxf4nvf4": 64,
+}
+"""K, by family of types: 32 bytes of elements."""
+_SCALES = {
+    "kind::mxf8f6f4": {"": 1, "scale_vec::1X": 1, "block32": 1},
+    "kind::mxf4": {"": 2, "scale_vec::2X": 2, "block32": 2},
+    "kind::mxf4nvf4": {"scale_vec::2X": 2, "block32": 2, "scale_vec::4X": 4, "block16": 4},
+}
+"""Scales along K of one product, by family and modifier."""
 _COLLECTOR = re.compile(r"collector::a::(fill|use|lastuse|discard)")
 
 
@@ -134,6 +148,16 @@ class TensorFence(Form):
         return "before" in self.name
 
 
+def _scales(mods: Mods) -> int:
+    """Scales of a row along K; 0 for a family without scales."""
+    family = next((each for each in mods.instruction.mods if each in _SCALES), "")
+    if not family:
+        return 0
+    mods.choice(("block_scale",))
+    known = _SCALES[family]
+    return known[mods.choice(filter(None, known), default="" if "" in known else None)]
+
+
 def _collector(mods: Mods) -> str:
     """Reuse of the collector buffer, which changes no result."""
     used = next((each for each in mods.left if _COLLECTOR.fullmatch(each)), "")
@@ -149,10 +173,13 @@ class TensorProduct(Form):
     group : int
     kind : str
         Family of the types of A and B; the instruction descriptor, a register, has the types.
+    scales : int
+        Scales of a row of A, and of a column of B, along K; 0 without any.
     """
 
     group: int = part(_group)
     kind: str = choice(*_KINDS)
+    scales: int = part(_scales)
     collector: str = part(_collector)
 
     @property

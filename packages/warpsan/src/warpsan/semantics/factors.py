@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from warpsan.engine.lanes import WORD64, Lanes
+from warpsan.engine.lanes import WORD64, Lanes, where
 from warpsan.engine.numeric import widened
 from warpsan.engine.operation import OperationCode
 from warpsan.ptx.matrices import ELEMENTS
 from warpsan.semantics.convert import decoded8
 
-__all__ = ["Factor", "as_factor", "store_factors", "store_fragments"]
+__all__ = ["NARROW", "Factor", "as_factor", "by_word", "small_float", "store_factors", "store_fragments"]
 
 _TF32_BITS = 0xFFFFE000
 """Mask of the bits of a float32 that tf32 has."""
@@ -39,10 +39,25 @@ def as_factor(bits: Lanes, kind: str) -> Lanes:
     return decoded8(bits, kind) if kind in ("e4m3", "e5m2") else widened(bits.to("u16"), kind)
 
 
+NARROW = {"e2m3": (2, 3), "e3m2": (3, 2), "e2m1": (2, 1)}
+"""Exponent and mantissa bits of types without infinities and NaN."""
+
+
+def small_float(bits: Lanes, kind: str) -> Lanes:
+    """The values of elements of four or six bits, in the low bits of a u32."""
+    wide, narrow = NARROW[kind]
+    bias = (1 << wide - 1) - 1
+    exponent, mantissa = (bits >> narrow) & (1 << wide) - 1, bits & (1 << narrow) - 1
+    normal = ((exponent + (127 - bias)) << 23 | mantissa << 23 - narrow).as_type("f32")
+    small = mantissa.as_type("s32").to("f32") * 2.0 ** (1 - bias - narrow)
+    size = where(exponent == 0, small, normal).as_type("u32")
+    return (size | (bits >> wide + narrow & 1) << 31).as_type("f32")
+
+
 def store_factors(code: OperationCode, lines: Lanes, kind: str, factor: Factor, target: Any) -> None:
     """Write the factors of u32 [8 lines, 4 words] to ``target``, as f32 [k, 8 lines]."""
     b, each = code.builder, ELEMENTS[kind]
-    words, bits = _by_word(lines), 32 // each
+    words, bits = by_word(lines), 32 // each
     with code.loop(WORD64(each)) as number:
         shift = code.spread(b.trunc(b.mul(number, WORD64(bits)), lines.value.type.element), "u32")
         factors = factor((words >> shift) & ((1 << bits) - 1), kind)
@@ -75,7 +90,7 @@ def store_fragments(
         store_factors(code, registers(number), kind, factor, code.at(target, place))
 
 
-def _by_word(lines: Lanes) -> Lanes:
+def by_word(lines: Lanes) -> Lanes:
     """[8 lines, 4 words] as [4 words, 8 lines].
 
     It takes steps on two vectors of 8 each: for a shuffle of all 32, LLVM makes moves of single elements.

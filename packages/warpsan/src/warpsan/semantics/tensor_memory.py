@@ -1,14 +1,14 @@
 """tcgen05: tensor memory and the products that accumulate there (PTX ISA, "TensorCore 5th Generation Family
-Instructions"). Sparse and block-scaled products, ``.ws`` and decompressing copies are not modelled."""
+Instructions"). Sparse products, ``.ws`` and decompressing copies are not modelled."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from warpsan.analysis.tensor_memory import numbers_of_loads
+from warpsan.analysis.tensor_memory import numbers_of_loads, product_descriptors
 from warpsan.engine import layout
 from warpsan.engine.assembler import Assembler, native
-from warpsan.engine.lanes import WORD64, Lanes, where
+from warpsan.engine.lanes import POINTER, WORD64, Lanes, where
 from warpsan.engine.memory import TensorWords
 from warpsan.engine.numeric import canonical, narrowed, widened
 from warpsan.engine.operation import NativeOperation, OperationCode
@@ -37,7 +37,7 @@ from warpsan.ptx.tensor_memory import (
     TensorProduct,
     TensorWait,
 )
-from warpsan.semantics.factors import as_factor
+from warpsan.semantics.factors import NARROW, as_factor, by_word, small_float
 from warpsan.semantics.integer_sums import IntegerSum
 from warpsan.semantics.mbarriers import shared_address
 from warpsan.semantics.sums import COLUMNS, TileSum, stacked
@@ -52,10 +52,15 @@ _SHAPES = ("32x32b", "16x64b", "16x128b", "16x256b", "16x32bx2")
 _TYPES = {
     "kind::f16": {0: "f16", 1: "bf16"},
     "kind::tf32": {2: "tf32"},
-    "kind::f8f6f4": {0: "e4m3", 1: "e5m2"},
+    "kind::f8f6f4": {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"},
     "kind::i8": {0: "u8", 1: "s8"},
+    "kind::mxf8f6f4": {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"},
+    "kind::mxf4": {1: "e2m1"},
+    "kind::mxf4nvf4": {1: "e2m1"},
 }
 """Types of elements, by their numbers in the instruction descriptor."""
+_SUMS = ("f16", "f32", "s32", "")
+"""Types of sums, by their numbers in the instruction descriptor."""
 _CASTS = ("", "warpx2::02_13", "warpx2::01_23", "warpx4")
 
 
@@ -80,6 +85,61 @@ def _fragment(kind: str, depth: int, numbers: Numbers) -> NativeOperation:
                     b.store(factors.value, code.at(target, b.mul(k, WORD64(32))), align=32)
 
     return NativeOperation(f"tensor.fragment.{numbers.name}{kind}", build)
+
+
+def _narrow_chunks(kind: str, dense: bool) -> NativeOperation:
+    """Chunks of elements of four or six bits to factors [outer, k, 8]; operands as for
+    :func:`~warpsan.semantics.warpgroup.loaded_chunks`, and the half along K. A chunk has 16 elements, without gaps
+    between them; or 32 (``dense``), and only the chunks of one half are read (PTX ISA, "Packing formats")."""
+    bits, many = (4 if kind == "e2m1" else 6), 32 if dense else 16
+
+    def build(code: OperationCode) -> None:
+        b = code.builder
+        scratch = code.pointer("scratch")
+        places = code.at(scratch, b.add(WORD64(layout.SCRATCH_CHUNKS), code.operand(1)))
+        target = code.at(scratch, code.operand(2))
+        with code.loop(code.operand(0) if dense else b.mul(code.operand(0), WORD64(2))) as number:
+            part = b.add(b.mul(number, WORD64(2)), code.operand(3)) if dense else number
+            lines = []
+            for line in range(8):
+                place = b.load(code.at(places, b.add(b.mul(part, WORD64(64)), WORD64(8 * line))), typ=WORD64)
+                lines.append(code.load(b.inttoptr(place, POINTER), "u32", 4, align=16))
+            words = by_word(stacked(lines))
+            by_line = [words.shuffled(range(8 * word, 8 * word + 8)) for word in range(4)]
+            begin = code.at(target, b.mul(number, WORD64(32 * many)))
+            for k in range(many):
+                word, shift = divmod(bits * k, 32)
+                element = by_line[word] >> shift
+                if shift + bits > 32:
+                    element = element | by_line[word + 1] << 32 - shift
+                factors = small_float(element & (1 << bits) - 1, kind)
+                b.store(factors.value, code.at(begin, WORD64(32 * k)), align=32)
+
+    return NativeOperation(f"tensor.load.{kind}{'.dense' * dense}", build)
+
+
+def _scaled(kind: str) -> NativeOperation:
+    """Multiply factors [k, 8] in the scratch by scales in 8 cells from the registers' pointer on. Operands are the
+    factors' place, the first byte of a cell, the number of scales, and K of each."""
+
+    def build(code: OperationCode) -> None:
+        b = code.builder
+        factors = code.at(code.pointer("scratch"), code.operand(0))
+        cells = code.load(code.registers, "u32", 8, align=32)
+        word = code.constant("u32", 0).value.type.element
+        with code.loop(code.operand(2)) as number:
+            shift = b.trunc(b.mul(b.add(code.operand(1), number), WORD64(8)), word)
+            byte = (cells >> code.spread(shift, "u32", 8)) & 0xFF
+            if kind == "ue8m0":
+                scale = where(byte == 0, byte.like(1 << 22), byte << 23).as_type("f32")
+            else:
+                scale = as_factor(byte & 0x7F, "e4m3")
+            begin = code.at(factors, b.mul(b.mul(number, code.operand(3)), WORD64(32)))
+            with code.loop(code.operand(3)) as k:
+                place = code.at(begin, b.mul(k, WORD64(32)))
+                b.store((code.load(place, "f32", 8, align=32) * scale).value, place, align=32)
+
+    return NativeOperation(f"tensor.scale.{kind}", build)
 
 
 TURNED = [8 * column + row for row in range(8) for column in range(COLUMNS)]
@@ -293,6 +353,15 @@ def issue_product_of(asm: Assembler, instruction: Instruction, form: TensorProdu
         if len(rows) != 4 * form.group:
             raise asm.unsupported(f"expected {4 * form.group} masks of lanes")
         words["lanes"] = rows + [-1] * (8 - len(rows))
+    if form.scales:
+        if len(more) < 3:
+            raise asm.unsupported("expected the addresses of the scales of A and B")
+        words["scale_a"], words["scale_a_offset"] = _tensor_address(asm, more.pop(0))
+        words["scale_b"], words["scale_b_offset"] = _tensor_address(asm, more.pop(0))
+        words["scaling"] = [asm.number_of(_scaled(kind)) for kind in ("ue4m3", "ue8m0")]
+    else:
+        words["scaling"] = [-1, -1]
+    words["scales"], words["halves"] = form.scales, form.depth // 32 or 1
     keep, *scale = more
     words["keep"] = asm.source(keep, "pred") | 1
     if scale:
@@ -301,7 +370,7 @@ def issue_product_of(asm: Assembler, instruction: Instruction, form: TensorProdu
             raise asm.unsupported("scale-input-d is a constant from 0 to 15")
         words["scale"] = int(given.value)
     words["group"], words["pc"] = form.group, instruction.pc
-    words |= _operations(asm, form, numbers)
+    words |= _operations(asm, instruction, form, numbers)
     content = [word for name in TensorWords.fields for word in _listed(words[name])]
     begin = len(asm.lists)
     asm.lists += content
@@ -312,31 +381,50 @@ def _listed(word: int | list[int]) -> list[int]:
     return word if isinstance(word, list) else [word]
 
 
-def _operations(asm: Assembler, form: TensorProduct, numbers: Numbers) -> dict[str, list[int]]:
-    """The numbers of the operations for each type that the instruction descriptor may have."""
-    types, depth = _TYPES[form.kind], form.depth
+def _operations(
+    asm: Assembler, instruction: Instruction, form: TensorProduct, numbers: Numbers
+) -> dict[str, list[int]]:
+    """The numbers of the operations for each type that the instruction descriptor may have; types of four and six bits
+    only if it is a constant."""
+    value = product_descriptors(asm.entry).get(instruction.pc)
+    types, depth = _TYPES[form.kind], min(form.depth, 32)
+    of_a, of_b = (
+        {number: kind for number, kind in types.items() if kind not in NARROW or form.depth == 64}
+        if value is None
+        else {value >> shift & 7: types[value >> shift & 7]}
+        if value >> shift & 7 in types
+        else {}
+        for shift in (7, 10)
+    )
     loads, fragments, products = [-1] * 16, [-1] * 8, [-1] * 128
-    for number, kind in types.items():
+    for number, kind in {**of_a, **of_b}.items():
+        if kind in NARROW:
+            loads[2 * number + 1] = asm.number_of(_narrow_chunks(kind, form.depth == 64))
+            continue
         for k_major in (False, True):
             if k_major or kind in ("f16", "bf16"):
                 loads[2 * number + k_major] = asm.number_of(loaded_chunks(kind, k_major, numbers))
         fragments[number] = asm.number_of(_fragment(kind, depth, numbers))
-        for other, kind_b in types.items():
-            for result in _results(form.kind, kind, kind_b):
-                if numbers.name and (result != "f32" or kind == "tf32"):
+    for number, kind in of_a.items():
+        for other, kind_b in of_b.items():
+            for result in _results(form, kind, kind_b):
+                if numbers.name and (result != "f32" or kind == "tf32" or form.scales):
                     continue  # not modelled in a ring
+                if value is not None and not form.scales and _SUMS[value >> 4 & 3] != result:
+                    continue
                 tile: TileSum | IntegerSum = IntegerSum(depth, saturates=False)
                 if result != "s32":
                     rule = rule_of(asm.target_name, "tcgen05", kind, depth, result, kind_b)
                     tile = TileSum(rule, depth, result, asm.numerics)
-                products[16 * number + 2 * other + (result == "f32")] = asm.number_of(numbers.product(tile))
+                wide = result == "f32" and not form.scales
+                products[16 * number + 2 * other + wide] = asm.number_of(numbers.product(tile))
     return {"loads": loads, "fragments": fragments, "products": products}
 
 
-def _results(family: str, kind: str, kind_b: str) -> tuple[str, ...]:
+def _results(form: TensorProduct, kind: str, kind_b: str) -> tuple[str, ...]:
     """Types of sums, by the types of the factors."""
-    if family == "kind::i8":
+    if form.kind == "kind::i8":
         return ("s32",)
-    if family == "kind::f16" and kind != kind_b:
+    if form.kind == "kind::f16" and kind != kind_b:
         return ()
-    return ("f32",) if kind in ("bf16", "tf32") else ("f16", "f32")
+    return ("f32",) if kind in ("bf16", "tf32") or form.scales else ("f16", "f32")
