@@ -18,8 +18,9 @@ from sdpalab.kernels.kernel import Config
 from sdpalab.problem import MISSION, Problem
 
 AUTO = BLACKWELL.default_config
-ONE = AUTO.but(Q_TILES=1, NUM_STAGES=2, EXP_ON_FMA=16)
+ONE = AUTO.but(Q_TILES=1, SPLIT=1, NUM_STAGES=2, EXP_ON_FMA=16)
 TWO = ONE.but(Q_TILES=2)
+FOUR = ONE.but(SPLIT=4)
 
 SHAPES = [
     (Problem(1, 1, 1, 64), AUTO),
@@ -31,6 +32,9 @@ SHAPES = [
     (Problem(1, 2, 65, 128, seq_kv=257, causal=True), ONE.but(NUM_STAGES=3, EXP_ON_FMA=0)),
     (Problem(1, 1, 90, 64, scale=-0.3, causal=True), ONE),
     (Problem(1, 1, 90, 64, scale=0.0, seq_kv=140), TWO),
+    (Problem(1, 2, 150, 64, kv_heads=1, seq_kv=600), ONE.but(SPLIT=2)),
+    (Problem(1, 1, 200, 64, seq_kv=530, causal=True), FOUR),  # CTAs without keys
+    (Problem(1, 1, 33, 128, seq_kv=530, dtype="bfloat16"), FOUR),
 ]
 
 
@@ -45,14 +49,14 @@ def test_computes_attention(problem: Problem, config: Config) -> None:
 
 
 @pytest.mark.sample
-@pytest.mark.parametrize("config", [ONE, TWO], ids=str)
+@pytest.mark.parametrize("config", [ONE, TWO, FOUR], ids=str)
 @pytest.mark.parametrize("kind", ["uniform", "needle", "ramp", "reverse_ramp", "large_logits", "huge"])
 def test_probes(kind: str, config: Config) -> None:
     assert_computes(BLACKWELL, Problem(1, 1, 60, 64, seq_kv=268), config, kind=kind)
 
 
 @pytest.mark.sample
-@pytest.mark.parametrize("config", [ONE, TWO], ids=str)
+@pytest.mark.parametrize("config", [ONE, TWO, FOUR], ids=str)
 def test_edges(config: Config) -> None:
     problem = Problem(1, 2, 140, 64, seq_kv=150, causal=True)
     assert_nothing_past_the_end_is_used(BLACKWELL, problem, config)
@@ -77,9 +81,9 @@ def test_static_limits(head_dim: int, tiles: int, causal: bool) -> None:
 
 def test_what_it_chooses() -> None:
     """A tile where the rows are too few to fill the SMs, and two where they are not; stages as memory allows."""
-    assert resolve(MISSION, AUTO) == AUTO.but(Q_TILES=1, NUM_STAGES=4, EXP_ON_FMA=16)
+    assert resolve(MISSION, AUTO) == AUTO.but(Q_TILES=1, SPLIT=4, NUM_STAGES=1, EXP_ON_FMA=16)
     many = Problem(4, 16, 4096, 128)
-    assert resolve(many, AUTO) == AUTO.but(Q_TILES=2, NUM_STAGES=2, EXP_ON_FMA=16)
+    assert resolve(many, AUTO) == AUTO.but(Q_TILES=2, SPLIT=1, NUM_STAGES=2, EXP_ON_FMA=16)
     assert resolve(many, AUTO.but(Q_TILES=1)).int("NUM_STAGES") == 3
 
 
@@ -87,6 +91,7 @@ def test_what_it_chooses() -> None:
     "refusal",
     [
         Refusal({"Q_TILES": 3}, "Q_TILES must be one of 0, 1, 2, not 3", "S and O of two tiles fill tensor memory"),
+        Refusal({"SPLIT": 2}, "blocks that share rows have one tile", "CTAs that share rows have one tile of them"),
         Refusal({"NUM_STAGES": 4}, "bytes of shared memory", problem=Problem(1, 1, 512, 128)),
     ],
     ids=str,

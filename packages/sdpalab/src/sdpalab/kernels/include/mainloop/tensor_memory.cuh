@@ -11,11 +11,14 @@
 //   softmax      the scores of its rows; the maximum moves only if a row outgrows it (LAG_LOG2); the weights
 //   correction   rescales O where the maximum has moved; at the end divides O by the sums and stores it
 //
+// CTAs of a cluster may share the rows of one tile, SHARERS of them, and divide the keys. Each leaves its partial output in
+// shared memory, and adds up the partial results of its share of the rows from that of all.
+//
 // Tensor memory: S of each tile, then O of each tile.
 #pragma once
 
 #include "mainloop/ring.cuh"
-#include "schedule/head.cuh"
+#include "schedule/query_tiles.cuh"
 #include "softmax/mask.cuh"
 #include "softmax/online.cuh"
 #include "tile/swizzle.cuh"
@@ -28,7 +31,7 @@ struct AttentionMaps {
     const TensorMap& o;
 };
 
-template <class Mask, int TILES, int KEYS, int STAGES, int ON_FMA>
+template <class Mask, int TILES, int SHARERS, int KEYS, int STAGES, int ON_FMA>
 class TensorMemoryAttention {
 public:
     static constexpr int ROWS = TILES * TENSOR_M;
@@ -45,6 +48,7 @@ public:
     static_assert(TILES == 1 || TILES == 2, "S and O of two tiles fill tensor memory");
     static_assert(TILES * (KEYS + HEAD_DIM) <= COLUMNS && KEYS <= 128 && KEYS % 32 == 0, "columns of tensor memory");
     static_assert(HEAD_DIM % PANEL_COLUMNS == 0, "whole panels");
+    static_assert(SHARERS == 1 || TILES == 1, "CTAs that share rows have one tile of them");
 
     struct Barriers {
         unsigned long long q_full[TILES];
@@ -60,16 +64,19 @@ public:
         unsigned char rows[TILES][ROW_BYTES];  // Q; O at the end
         unsigned char tiles[STAGES][2][TILE_BYTES];
         float factors[TILES][TENSOR_M];
+        float maxima[SHARERS > 1 ? TENSOR_M : 1];
         Barriers barriers;
         unsigned tensor;
     };
 
-    // The whole kernel. lse as in schedule/head.cuh; grid = (tiles of ROWS queries, query heads, batch).
-    static __device__ __forceinline__ void run(SharedStorage& smem, const AttentionMaps& maps, int seq_q, int seq_kv,
-                                               int group, float scale, float* lse) {
+    // The whole kernel. o: [query heads of all batches, seq_q, HEAD_DIM]; lse as in schedule/head.cuh; grid = (SHARERS
+    // times tiles of ROWS queries, query heads, batch).
+    static __device__ __forceinline__ void run(SharedStorage& smem, const AttentionMaps& maps, Element* o, int seq_q,
+                                               int seq_kv, int group, float scale, float* lse) {
         const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
-        const int first_row = q_tile_of_block() * ROWS;
-        const KeyTiles seen = Mask::template tiles<KEYS>(first_row, min(first_row + ROWS, seq_q) - 1, seq_kv);
+        const int first_row = GridTile<SHARERS>({}).tile().number * ROWS;
+        const KeyTiles seen = own_share(
+            Mask::template tiles<KEYS>(first_row, min(first_row + ROWS, seq_q) - 1, seq_kv));
         if (warp == PRODUCTS_WARP) {
             ptx::tcgen05_alloc<COLUMNS>(ptx::smem_address(&smem.tensor));
             ptx::tcgen05_relinquish_alloc_permit();
@@ -108,11 +115,30 @@ public:
             ptx::tcgen05_fence_after_thread_sync();
             ptx::tcgen05_dealloc<COLUMNS>(tensor);
         }
+        if constexpr (SHARERS > 1) {
+            ptx::barrier_cluster_arrive();  // the partial results are there
+            ptx::barrier_cluster_wait_acquire();
+            if (warp >= 4 * TILES && warp < PRODUCTS_WARP) {
+                merge(smem, o, first_row, seq_q, ScoreScale(scale).log2, lse);
+            }
+            ptx::barrier_cluster_arrive();  // and have been read
+            ptx::barrier_cluster_wait_acquire();
+        }
     }
 
 private:
     static constexpr int PRODUCTS_WARP = 4 * (TILES + 1);
     enum Operand { K, V };
+
+    // The part of a tile's keys that this CTA of the cluster takes; the last ones may have none.
+    static __device__ __forceinline__ KeyTiles own_share(const KeyTiles& seen) {
+        if constexpr (SHARERS == 1) {
+            return seen;
+        }
+        const int each = ceil_div(seen.end - seen.first, SHARERS);
+        const int first = min(seen.first + static_cast<int>(ptx::cluster_ctarank()) * each, seen.end);
+        return KeyTiles{first, min(first + each, seen.end)};
+    }
 
     static __device__ __forceinline__ void init(Barriers& barriers) {
         const auto each = [](unsigned long long& mbarrier, int arrivals) {
@@ -162,7 +188,7 @@ private:
             ptx::mbarrier_arrive_expect_tx(full, ROW_BYTES);
             ptx::cp_async_bulk_tensor_4d_load(ptx::smem_address(smem.rows[tile]), maps.q, 0,
                                               first_row + tile * TENSOR_M, 0, q_head, full);
-            if (tile == 0) {
+            if (tile == 0 && (SHARERS == 1 || seen.first < seen.end)) {
                 load_tile(K, seen.first);
             }
         }
@@ -193,6 +219,9 @@ private:
             ptx::tcgen05_commit(ptx::smem_address(&barriers.empty[at.stage][operand]));
             at.advance();
         };
+        if (SHARERS > 1 && tiles == 0) {
+            return;
+        }
         mbarrier_wait(barriers.full[k_at.stage][K], k_at.parity);
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) {
@@ -326,6 +355,11 @@ private:
             arrive(smem.barriers.p_full[tile]);
             parity ^= 1;
         }
+        if constexpr (SHARERS > 1) {
+            smem.maxima[own] = softmax.max;
+            pass_factor(smem, tile, own, softmax.sum, seen.first < seen.end, parity);
+            return;
+        }
         pass_factor(smem, tile, own, softmax_normaliser(softmax.sum), true, parity);
         if (lse != nullptr && row < seq_q) {
             lse_of_block(lse, seq_q)[row] = log_sum_exp(softmax.max, softmax.sum, scale.log2);
@@ -365,9 +399,15 @@ private:
         for (int tile = 0; tile < TILES; ++tile) {
             mbarrier_wait(smem.barriers.q_full[tile], 0);  // the store takes Q's buffer
             mbarrier_wait(smem.barriers.factors[tile], tiles & 1);
-            mbarrier_wait(smem.barriers.o_full[tile], 0);
-            ptx::tcgen05_fence_after_thread_sync();
-            store(smem, maps.o, own_lanes(output(tensor, tile)), tile, first_row + tile * TENSOR_M);
+            if (SHARERS == 1 || tiles > 0) {
+                mbarrier_wait(smem.barriers.o_full[tile], 0);
+                ptx::tcgen05_fence_after_thread_sync();
+            }
+            if constexpr (SHARERS > 1) {
+                store_partial(smem, own_lanes(output(tensor, tile)), tiles > 0);
+            } else {
+                store(smem, maps.o, own_lanes(output(tensor, tile)), tile, first_row + tile * TENSOR_M);
+            }
         }
         ptx::cp_async_bulk_wait_group_read<0>();  // the block's shared memory lasts until then
     }
@@ -385,6 +425,89 @@ private:
             ptx::tcgen05_st_32x32b_x32(tensor + 32 * i, o);
         }
         ptx::tcgen05_wait_st();
+    }
+
+    // ---- a cluster that shares rows ----
+
+    // Place of four columns of a row of partial output, in the ring, which no copy or product uses any more.
+    static __device__ __forceinline__ unsigned partial(const SharedStorage& smem, int row, int four) {
+        static_assert(sizeof(SharedStorage::tiles) >= TENSOR_M * HEAD_DIM * sizeof(float), "the ring holds all rows");
+        return ptx::smem_address(smem.tiles) + (row * (HEAD_DIM / 4) + (four ^ row % 8)) * 16;
+    }
+
+    static __device__ __forceinline__ void store_partial(SharedStorage& smem, unsigned tensor, bool any) {
+        const int own = threadIdx.x % WARPGROUP;
+#pragma unroll 1
+        for (int i = 0; i < HEAD_DIM / 32; ++i) {
+            float o[32] = {};
+            if (any) {
+                ptx::tcgen05_ld_32x32b_x32(o, tensor + 32 * i);
+                ptx::tcgen05_wait_ld();
+            }
+#pragma unroll
+            for (int four = 0; four < 8; ++four) {
+                unsigned bits[4];
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    bits[j] = __float_as_uint(o[4 * four + j]);
+                }
+                ptx::st_shared_v4(partial(smem, own, 8 * i + four), bits);
+            }
+        }
+    }
+
+    // Adds up the partial results of this CTA's share of the rows, SHARERS threads a row, and stores them.
+    static __device__ __forceinline__ void merge(const SharedStorage& smem, Element* o, int first_row, int seq_q,
+                                                 float scale_log2, float* lse) {
+        constexpr int COLUMNS_EACH = HEAD_DIM / SHARERS;
+        const int thread = threadIdx.x % WARPGROUP, part = thread % SHARERS;
+        const int own = static_cast<int>(ptx::cluster_ctarank()) * (TENSOR_M / SHARERS) + thread / SHARERS;
+        const int row = first_row + own;
+        const auto of = [](const void* place, int rank) {
+            return ptx::mapa_shared_cluster(ptx::smem_address(place), rank);
+        };
+        float weights[SHARERS], row_max = LOWEST_FLOAT, row_sum = 0.0f;
+#pragma unroll
+        for (int rank = 0; rank < SHARERS; ++rank) {
+            weights[rank] = ptx::ld_shared_cluster_f32(of(&smem.maxima[own], rank));
+            row_max = fmaxf(row_max, weights[rank]);
+        }
+#pragma unroll
+        for (int rank = 0; rank < SHARERS; ++rank) {
+            weights[rank] = softmax_weight(weights[rank], row_max, scale_log2);
+            row_sum += weights[rank] * ptx::ld_shared_cluster_f32(of(&smem.factors[0][own], rank));
+        }
+        if (row >= seq_q) {
+            return;
+        }
+        if (lse != nullptr && part == 0) {
+            lse_of_block(lse, seq_q)[row] = log_sum_exp(row_max, row_sum, scale_log2);
+        }
+        const float normaliser = softmax_normaliser(row_sum);
+        Element* out = o + row_of_block(row, seq_q) * HEAD_DIM + part * COLUMNS_EACH;
+#pragma unroll
+        for (int eight = 0; eight < COLUMNS_EACH / 8; ++eight) {
+            float sums[8] = {};
+#pragma unroll
+            for (int rank = 0; rank < SHARERS; ++rank) {
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    float four[4];
+                    const int column = part * COLUMNS_EACH / 4 + 2 * eight + half;
+                    ptx::ld_shared_cluster_v4(four, ptx::mapa_shared_cluster(partial(smem, own, column), rank));
+#pragma unroll
+                    for (int j = 0; j < 4; ++j) {
+                        sums[4 * half + j] = fmaf(weights[rank], four[j], sums[4 * half + j]);
+                    }
+                }
+            }
+            uint4 packed;
+            packed.x = pack_pair(sums[0] * normaliser, sums[1] * normaliser);
+            packed.y = pack_pair(sums[2] * normaliser, sums[3] * normaliser);
+            packed.z = pack_pair(sums[4] * normaliser, sums[5] * normaliser);
+            packed.w = pack_pair(sums[6] * normaliser, sums[7] * normaliser);
+            reinterpret_cast<uint4*>(out)[eight] = packed;
+        }
     }
 
     // Each warp stores its 32 rows, divided by their sums: through Q's buffer, which no product reads any more.

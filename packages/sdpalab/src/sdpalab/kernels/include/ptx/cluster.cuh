@@ -33,6 +33,20 @@ __device__ __forceinline__ void st_async_v4(unsigned remote_smem, float x, float
                  : "memory");
 }
 
+// "Data Movement and Conversion Instructions: ld" from another CTA's shared memory, 4 or 16 bytes.
+__device__ __forceinline__ float ld_shared_cluster_f32(unsigned remote_smem) {
+    float x;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(remote_smem) : "memory");
+    return x;
+}
+
+__device__ __forceinline__ void ld_shared_cluster_v4(float (&x)[4], unsigned remote_smem) {
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+                 : "r"(remote_smem)
+                 : "memory");
+}
+
 // "Parallel Synchronization: mbarrier.try_wait", as mbarrier_try_wait_parity, with cluster scope: the writes of other
 // CTAs of the cluster before their arrivals in the phase are visible afterwards.
 __device__ __forceinline__ bool mbarrier_try_wait_parity_acquire_cluster(unsigned mbar_smem, unsigned parity) {
@@ -49,6 +63,10 @@ __device__ __forceinline__ bool mbarrier_try_wait_parity_acquire_cluster(unsigne
 
 // "Parallel Synchronization: barrier.cluster". All threads of the cluster arrive and then wait, warp by warp. A
 // .relaxed arrival orders nothing; only a fence before it does.
+__device__ __forceinline__ void barrier_cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.aligned;" : : : "memory");
+}
+
 __device__ __forceinline__ void barrier_cluster_arrive_relaxed() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" : : : "memory");
 }
