@@ -34,7 +34,7 @@ __all__ = [
     "relaxed_arrivals",
     "relaxed_waits",
     "units",
-    "updates_space",
+    "updates_shared",
 ]
 
 _TOGETHER = 4
@@ -64,14 +64,14 @@ def units(entry: Entry) -> frozenset[str]:
     return frozenset(map(unit_of, entry.instructions)) - {""}
 
 
-def updates_space(entry: Entry, space: str) -> bool:
-    """Whether an entry has an atomic operation on a space, or on a generic address."""
+@derived
+def updates_shared(entry: Entry) -> bool:
+    """Whether an entry has an atomic operation on shared memory, or on a generic address."""
     for each in entry.instructions:
         form = known_form(each, Form)
-        if isinstance(form, Atomic) and (not form.named_spaces or space in form.named_spaces):
+        if isinstance(form, Atomic) and (not form.named_spaces or "shared" in form.named_spaces):
             return True
-        within = isinstance(form, AsyncReduction) or (isinstance(form, BulkReduction) and form.completes)
-        if within and space == "shared":
+        if isinstance(form, AsyncReduction) or (isinstance(form, BulkReduction) and form.completes):
             return True
     return False
 

@@ -94,6 +94,8 @@ def read_chunks(
     in turn. Returns a status."""
     begin = context.shared + cta * context.shared_stride
     poison = context.scratch + SCRATCH_POISON
+    shift, number = context.granule_shift, page_of(context, cta, 0)
+    readers = context.readers.at(context.granules * (context.planes * cta + async_actor))
     last = -1
     closely = 0
     for k in range(many):
@@ -104,6 +106,15 @@ def read_chunks(
         if page != last:
             last = page
             closely = needs_look(context, cta, page, first, warps)
+        if closely == 0 and context.read_parties == 0:  # the marks of :func:`read_chunk` alone
+            context.last_read[async_actor] = time
+            granule = offset >> shift
+            for each in range(granule, granule + (_CHUNK >> shift)):
+                readers[each] = time
+            change_flying(context, cta, granule, _CHUNK >> shift, 0, READ_IN_FLIGHT)
+            context.page_read[number + page] = time
+            context.page_reading[number + page] += 1
+            continue
         status = read_chunk(context, cta, offset, first, warps, k % 32, async_actor, time, closely, 0)
         if status != 0:
             return status

@@ -69,10 +69,11 @@ def check_operands(context: Context, first: int, entry: ProductInFlight, words: 
 def same_in_all(context: Context, first: int, row: int, value: int, rule: int) -> int:
     """A row of 64 bits must have one value in all threads of a warpgroup. Returns a status."""
     for k in range(4):
-        place = context.registers + context.register_bytes * (first + k) + row
+        place, differ = context.registers + context.register_bytes * (first + k) + row, 0
         for lane in range(32):
-            if load64(place + 8 * lane) != value:
-                return add_hazard(context, row_of_warp(context, first, rule, 1))
+            differ |= load64(place + 8 * lane) ^ value
+        if differ != 0:
+            return add_hazard(context, row_of_warp(context, first, rule, 1))
     return 0
 
 

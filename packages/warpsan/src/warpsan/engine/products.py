@@ -159,14 +159,16 @@ def announce(context: Context, first: int, entry: ProductInFlight, words: Produc
 
 
 def complete(context: Context, first: int, entry: ProductInFlight, words: ProductWords) -> None:
-    """A warpgroup has waited for a product, which no longer reads its operands."""
+    """A warpgroup has waited for a product, which no longer reads its operands; in the late mode, :func:`land` has
+    noted that."""
     cta, chunks = first // context.warp_count, context.scratch + SCRATCH_CHUNKS
-    if words.a >= 0:
-        place_chunks(context, cta, entry.a, 64, words.major_a, chunks)
-        reads_complete(context, chunks, 128, cta)
-    columns = words.columns
-    place_chunks(context, cta, entry.b, columns, words.major_b, chunks)
-    reads_complete(context, chunks, 2 * columns, cta)
+    if context.early != 0:
+        if words.a >= 0:
+            place_chunks(context, cta, entry.a, 64, words.major_a, chunks)
+            reads_complete(context, chunks, 128, cta)
+        columns = words.columns
+        place_chunks(context, cta, entry.b, columns, words.major_b, chunks)
+        reads_complete(context, chunks, 2 * columns, cta)
     for k in range(4):
         completed(context, first + k, warps_of_cluster(context) + first, entry.time)
 
@@ -260,6 +262,8 @@ def land(context: Context, first: int, entry: ProductInFlight) -> int:
     status = 0  # with checks, the places have been checked at the issue
     if context.checked == 0:
         status = check_placed(context, first, entry.pc, placed, entry.b, words.major_b, 1)
+    elif context.early == 0:
+        reads_complete(context, chunks, 2 * columns, cta)
     if status != 0:
         return status
     record.operands[0] = columns // 8
@@ -270,6 +274,8 @@ def land(context: Context, first: int, entry: ProductInFlight) -> int:
         placed = place_chunks(context, cta, entry.a, 64, words.major_a, chunks)
         if context.checked == 0:
             status = check_placed(context, first, entry.pc, placed, entry.a, words.major_a, 4)
+        elif context.early == 0:
+            reads_complete(context, chunks, 128, cta)
         if status != 0:
             return status
     for warp in range(4):

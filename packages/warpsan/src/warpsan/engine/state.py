@@ -22,7 +22,7 @@ from warpsan.engine.communication import (
     relaxed_arrivals,
     relaxed_waits,
     units,
-    updates_space,
+    updates_shared,
 )
 from warpsan.engine.context import Context
 from warpsan.engine.decoded import Decoded
@@ -348,11 +348,11 @@ class State:
             "observed_at": zeros(2 * actors * warps) if relaxed_waits(entry) else 0,
             **(
                 {"updaters": times(granules * ctas * warps, np.int32)}
-                if updates_space(self.setup.entry, "shared") or "st" in strong
+                if updates_shared(self.setup.entry) or "st" in strong
                 else {}
             ),
             **({"watchers": times(granules * ctas * warps, np.int32)} if "ld" in strong else {}),
-            "page_updated": times(pages * ctas) if updates_space(self.setup.entry, "shared") or strong else 0,
+            "page_updated": times(pages * ctas) if updates_shared(self.setup.entry) or strong else 0,
             **({"shared_chains": zeros(granules * ctas)} if synchronises(entry) and strong else {}),
             "remote": zeros(columns * ctas) if ctas > 1 else 0,
             "granule_shift": shift,

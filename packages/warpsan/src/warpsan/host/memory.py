@@ -149,7 +149,7 @@ class Space:
         return nearest if nearest is not None and distance(nearest) < _NEAR else None
 
 
-class _Block:
+class _SpareMemory:
     """The memory of one space after the other: fresh memory costs its first accesses a page fault each."""
 
     spare: ClassVar[list[Array]] = []
@@ -170,7 +170,7 @@ class _Block:
 def _fresh(size: int) -> Array:
     """Bytes with padding for a view of the widest word, and for one access at the end."""
     bytes_ = -(-(size + 16) // 16) * 16
-    raw = np.asarray(_Block(bytes_ + 16))
+    raw = np.asarray(_SpareMemory(bytes_ + 16))
     skip = -raw.ctypes.data % 16
     return raw[skip : skip + bytes_]
 
