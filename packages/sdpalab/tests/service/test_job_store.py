@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,13 @@ def test_equal_requests_share_a_result_of_equal_versions(tmp_path: Path) -> None
     assert newer.state == "queued"
     assert store.finish(other, {"n": 2}, repeatable=False)
     assert store.accept("me", [("b", REQUEST)])[0].state == "queued"
+
+
+def test_two_servers_accept_at_once(tmp_path: Path) -> None:
+    stores = [opened(tmp_path), opened(tmp_path)]
+    with ThreadPoolExecutor(2) as pool:
+        accepted = pool.map(lambda n: stores[n % 2].accept("me", [(str(n), REQUEST)])[0].id, range(200))
+        assert len({*accepted}) == stores[0].counts()["queued"] == 200
 
 
 def test_a_full_queue_takes_a_batch_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -293,9 +293,7 @@ class JobStore:
         return _job(self._database.execute(f"SELECT {_COLUMNS} FROM jobs WHERE id = ?", (identifier,)).fetchone())
 
     def _ended(self, name: str) -> bool:
-        """Whether a server process has ended: its lock is free, or its file is gone."""
-        if name == self.name:
-            return False
+        """Whether a server process has ended: its lock is free, or its file is gone. The own lock is not free."""
         try:
             file = os.open(self._servers / name, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
