@@ -8,6 +8,7 @@ from types import MappingProxyType
 from sdpalab.bugs import (
     alibi,
     alignment,
+    caches,
     caps,
     cuda,
     edges,
@@ -45,6 +46,7 @@ _FILES = (
     *_OF_GRADIENTS,
     cuda,
     gradient_sources,
+    caches,
     lse,
     fp8,
     synchronisation,
