@@ -18,6 +18,7 @@ from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config, Kernel, Knob
 from sdpalab.kernels.plan import Launch
+from sdpalab.packing import Packing
 from sdpalab.problem import Problem
 from sdpalab.run import RunResult, SimulatedExecutor
 from warpsan.sanitize.sanitizer import ASYNC_MODES, SCHEDULES
@@ -72,7 +73,9 @@ def run(
         for step in plan.steps
     )
     given = make_inputs(problem, kind) if inputs is None else inputs
-    return SimulatedExecutor(**options).run(replace(plan, steps=steps), given.arrays, poison=poison)
+    packing = Packing(problem)
+    result = SimulatedExecutor(**options).run(replace(plan, steps=steps), packing.pack(given.arrays), poison=poison)
+    return replace(result, outputs=packing.unpack(result.outputs))
 
 
 def judged(

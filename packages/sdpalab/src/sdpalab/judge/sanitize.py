@@ -26,6 +26,7 @@ from warpsan.sanitize import Collected, Modes, Progress, Sanitized
 __all__ = ["combine", "sanitize_kernel", "small_problems"]
 
 _HEAD_DIMS = (64, 128, 32, 16, 96, 256, 80, 48, 112, 192)
+_LAYOUTS = ("dense", "varlen", "paged:64", "paged:64:e4m3")
 _TILE = 64
 """Default number of keys of a tile, if no knob sets it."""
 
@@ -33,7 +34,7 @@ _TILE = 64
 def small_problems(
     kernel: Kernel, config: Config | None = None, *, dtype: str | None = None, causal: bool = False
 ) -> list[Problem]:
-    """Small problems that exercise all cases of a kernel's pipeline.
+    """Small problems that exercise all cases of a kernel's pipeline, in the first layout that it takes.
 
     The numbers of key tiles are 1, the number of stages, one more, and twice as many with a ragged one, so the count is
     one, even and odd, and every stage is refilled. A further problem has two row tiles and an odd number of key tiles,
@@ -53,13 +54,13 @@ def small_problems(
     share, heads = keys * max(1, _knob(config, "SPLIT")), max(1, _knob(config, "PACK_GQA"))
     rows //= heads
     lengths = [keys, stages * share, (stages + 1) * share, (2 * stages + 1) * share - 7]
-    for dim, kind in product(_HEAD_DIMS, [dtype] if dtype else HALF_DTYPES):
+    for layout, dim, kind in product(_LAYOUTS, _HEAD_DIMS, [dtype] if dtype else HALF_DTYPES):
         sizes = [(length if causal else min(length, rows + 7), length, causal) for length in dict.fromkeys(lengths)]
         sizes += (
             [] if causal else [(2 * rows, (2 * stages + 1) * share, False), ((stages + 1) * keys - 7,) * 2 + (True,)]
         )
         problems = [
-            Problem(1, heads, q, dim, kv_heads=1, seq_kv=kv, dtype=kind, causal=mask, task=kernel.task)
+            Problem(1, heads, q, dim, kv_heads=1, seq_kv=kv, dtype=kind, causal=mask, task=kernel.task, layout=layout)
             for q, kv, mask in sizes
         ]
         problems = [problem for problem in problems if kernel.why_not(problem, config) is None]

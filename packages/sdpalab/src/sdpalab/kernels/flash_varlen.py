@@ -36,8 +36,8 @@ def _supports(problem: Problem) -> str | None:
 
 
 def _resolve(problem: Problem, config: Config, sms: int = 1) -> Config:
-    """``config`` with keys of a tile for BLOCK_N=0, whose scores have registers beside O, and an order for ``auto``: the
-    longest tiles first where the tiles of several sequences do not fit on ``sms`` SMs at once."""
+    """``config`` with keys of a tile for BLOCK_N=0, whose scores have registers beside O, and an order for ``auto``:
+    longest first where the tiles of several sequences do not fit on ``sms`` SMs at once."""
     widest = max(problem.head_dim, problem.dim_v)
     config = config.but(BLOCK_N=config.int("BLOCK_N") or (64 if widest <= 64 else 32 if widest <= 192 else 16))
     blocks = query_tiles(problem, config) * problem.heads // heads_of_tile(problem, config)
@@ -93,5 +93,5 @@ FLASH_VARLEN = CudaKernel(
     resolve=_resolve,
     lse=True,
     features=(*FEATURES, "kv_lengths"),
-    idea="flash for packed sequences: a block finds its sequence by a binary search; tiles with the most keys run first",
+    idea="flash for packed sequences: blocks find their sequences by a binary search, and the longest tiles run first",
 )

@@ -11,6 +11,7 @@
 template <int ROWS, int KEYS, int HEADS, class Mask, int THREADS>
 __device__ __forceinline__ void longest_first(const Sequences& sequences, int tiles, int* order) {
     constexpr int BUCKETS = THREADS;
+    static_assert(THREADS == 1024, "a lane for each warp's sum");
     __shared__ int counts[BUCKETS];
     __shared__ int sums[THREADS / 32];
     __shared__ int most;
@@ -52,10 +53,11 @@ __device__ __forceinline__ void longest_first(const Sequences& sequences, int ti
         sums[thread / 32] = sum;
     }
     __syncthreads();
-    for (int warp = 0; warp < thread / 32; ++warp) {
-        sum += sums[warp];
+    int before = thread % 32 < thread / 32 ? sums[thread % 32] : 0;
+    for (int distance = 16; distance > 0; distance /= 2) {
+        before += __shfl_xor_sync(0xffffffffu, before, distance);
     }
-    counts[thread] = sum - own;
+    counts[thread] = sum - own + before;
     __syncthreads();
     for (int tile = thread; tile < tiles; tile += THREADS) {
         order[atomicAdd(&counts[tile == thread ? own_bucket : bucket_of(tile)], 1)] = tile;
