@@ -305,7 +305,7 @@ def code_lines(verdict: Verdict) -> list[str]:
         builds = f"{each.builds} builds" if each.builds > 1 else "1 build"
         lines.append(f"code: {each.entry}: the cases executed {each.executed} of {each.blocks} blocks ({builds})")
         lines += [f"not judged: {sentence}" for sentence in each.sentences]
-    return lines
+    return lines or [f"not judged: {sentence}" for sentence in verdict.not_covered]
 
 
 def confinement_line(verdict: Verdict) -> str:

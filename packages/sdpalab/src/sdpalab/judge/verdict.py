@@ -209,6 +209,16 @@ class Verdict(JsonRecord):
         )
 
     @property
+    def not_covered(self) -> list[str]:
+        """Sentences on code that a PASSED verdict does not cover: code that no case executed, and reads of registers
+        that tell the machine. A GPU does not tell the executed code, which is then unknown."""
+        if not self.passed:
+            return []
+        on_gpu = not self.device.startswith("simulator") and any("ptx_sha256" in case.run for case in self.cases)
+        unknown = ["the executed code is unknown, because a GPU ran the cases"] if on_gpu and not self.code else []
+        return [sentence for each in self.code for sentence in each.sentences] + unknown
+
+    @property
     def confinement(self) -> str:
         """Confinement of the candidate's processes: ``namespaces``, or ``processes`` if a case ran without namespaces
         (docs/isolation.md); empty if no case ran."""

@@ -64,6 +64,8 @@ class Certificate:
         Reason why the kernel did not pass; empty if it passed.
     coverage : tuple of str
         :attr:`sdpalab.judge.verdict.Verdict.covers`.
+    not_covered : tuple of str
+        :attr:`sdpalab.judge.verdict.Verdict.not_covered`.
     verdict : Verdict or None
         The verdict itself.
     """
@@ -81,6 +83,7 @@ class Certificate:
     lab: str | None = None
     failure: str = ""
     coverage: tuple[str, ...] = ()
+    not_covered: tuple[str, ...] = ()
     verdict: Verdict | None = field(default=None, compare=False)
 
     def covers(self, problem: Problem) -> bool:
@@ -162,6 +165,7 @@ def certificate_of(record: AnyRecord, name: str, *, own: bool = False) -> Certif
         lab=stored.lab if stored and own else None,
         failure="; ".join(wrong) if verdict.passed else f"{verdict.status.value}: {verdict.reason}",
         coverage=tuple(verdict.covers),
+        not_covered=tuple(verdict.not_covered),
         verdict=verdict,
     )
 

@@ -241,6 +241,7 @@ def _choice_of(
         f"{name} is proven for {problem.label} on {machine.gpu} by {certificate.record}, and takes {timing.says} there "
         f"by {timing.record}{_tuned(name, timing.config, problem, machine.gpu)}; the verdict covers "
         f"{', '.join(certificate.coverage)}"
+        + (f"; not judged: {'; '.join(certificate.not_covered)}" if certificate.not_covered else "")
     )
     return Choice(CertifiedKernel(certificate, plan, builds), reason)
 
