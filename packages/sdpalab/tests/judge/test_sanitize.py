@@ -14,6 +14,7 @@ from sdpalab.compile import build
 from sdpalab.errors import UserError
 from sdpalab.judge.sanitize import sanitize_kernel, small_problems
 from sdpalab.kernels.flash import FLASH
+from sdpalab.kernels.hopper_backward import HOPPER_BACKWARD
 from sdpalab.kernels.kernel import CudaKernel
 from sdpalab.kernels.plan import HEADER_FOLDERS, INCLUDE_DIR, Launch, Module
 from sdpalab.kernels.registry import KERNELS, needs
@@ -61,6 +62,8 @@ def test_small_problems_have_one_an_even_an_odd_and_a_ragged_number_of_tiles() -
     assert [problem.seq_q % 64 == 0 for problem in problems] == [False] * 4 + [True, False]
     assert all(problem.causal for problem in small_problems(flash, config, causal=True))
     assert {problem.dtype for problem in small_problems(flash, dtype="bfloat16")} == {"bfloat16"}
+    of_gradients = small_problems(HOPPER_BACKWARD, HOPPER_BACKWARD.default_config.but(STREAM=128))
+    assert max(problem.seq_q for problem in of_gradients) == 5 * 128 - 7  # two stages, twice and a ragged tile
     only_32 = replace(flash, supports=lambda problem: None if problem.head_dim == 32 else "head_dim must be 32")
     assert {problem.head_dim for problem in small_problems(only_32)} == {32}
     with pytest.raises(UserError, match=r"no small problem suits flash: no luck; give a --shape"):

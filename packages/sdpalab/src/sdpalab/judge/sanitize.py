@@ -40,8 +40,8 @@ def small_problems(
     one, even and odd, and every stage is refilled. A further problem has two row tiles and an odd number of key tiles,
     all whole, for kernels with separate code for whole tiles. Tiles and stages are the knobs BLOCK_M, BLOCK_N and
     NUM_STAGES (in Triton num_stages), if the kernel has them. With SPLIT blocks per row each block gets that many key
-    tiles; with PACK_GQA that many heads share a row tile and K and V. Unless all are causal, a ragged causal problem
-    comes last.
+    tiles; with PACK_GQA that many heads share a row tile and K and V. Gradients also have a ragged problem with an odd
+    number of tiles of queries, the knob STREAM. Unless all are causal, a ragged causal problem comes last.
 
     Raises
     ------
@@ -56,6 +56,8 @@ def small_problems(
     lengths = [keys, stages * share, (stages + 1) * share, (2 * stages + 1) * share - 7]
     for layout, dim, kind in product(_LAYOUTS, _HEAD_DIMS, [dtype] if dtype else HALF_DTYPES):
         sizes = [(length if causal else min(length, rows + 7), length, causal) for length in dict.fromkeys(lengths)]
+        if kernel.task == "backward":
+            sizes.append(((2 * stages + 1) * (_knob(config, "STREAM") or _TILE) - 7, keys + 7, causal))
         sizes += (
             [] if causal else [(2 * rows, (2 * stages + 1) * share, False), ((stages + 1) * keys - 7,) * 2 + (True,)]
         )

@@ -124,7 +124,7 @@ HOPPER_BACKWARD = CudaKernel(
     source=Path("hopper_backward.cu"),
     entry="attention_gradients",
     plan=_plan,
-    configs=(_DEFAULT, _DEFAULT.but(DETERMINISTIC=1), _DEFAULT.but(BLOCK=64)),
+    configs=(_DEFAULT, _DEFAULT.but(STREAM=128, DETERMINISTIC=1), _DEFAULT.but(BLOCK=64, STREAM=64)),
     supports=_supports,
     reject=_reject,
     numerics=_numerics,

@@ -66,9 +66,12 @@ __device__ __forceinline__ void add_up_dq(float* sums, unsigned* semaphores, Que
     for (; at.left > 0; at.advance()) {
         const long long tile = static_cast<long long>(at.head) * tiles + at.tile;
         const Span keys = DETERMINISTIC ? seen.of_queries(at.tile) : Span{0, 0};
-        if (DETERMINISTIC && lane == 0) {
-            while (ptx::ld_acquire_gpu_u32(semaphores + tile) != static_cast<unsigned>(key_tile - keys.first)) {
+        if (DETERMINISTIC) {
+            if (lane == 0) {
+                while (ptx::ld_acquire_gpu_u32(semaphores + tile) != static_cast<unsigned>(key_tile - keys.first)) {
+                }
             }
+            __syncwarp();  // the barriers below are for whole warps
         }
 #pragma unroll
         for (int consumer = 0; consumer < CONSUMERS; ++consumer) {
