@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,14 +25,14 @@ SMALL = ("--shape", "1,1,40,32")
 
 
 def commands(root: Path) -> list[str]:
-    return re.findall(r"`(?:sdpalab judge|pytest) (\S+\.py)`", (root / "examples" / "README.md").read_text())
+    return re.findall(r"`(?:sdpalab judge|pytest|python) (\S+\.py)`", (root / "examples" / "README.md").read_text())
 
 
 def test_the_readme_names_every_example(root: Path) -> None:
     examples = {f"examples/{path.name}" for path in (root / "examples").glob("*.py")}
     assert examples == set(commands(root))
     for example in examples:
-        command = "pytest" if "/test_" in example else "sdpalab judge"
+        command = "pytest" if "/test_" in example else "python" if "/train_" in example else "sdpalab judge"
         assert f"{command} {example}" in (root / example).read_text()
 
 
@@ -47,6 +48,26 @@ def test_an_example_passes(cli: Runner, tmp_path: Path, example: str) -> None:
     assert {
         case["run"]["claim"] for case in verdict["cases"] if case["problem"]["causal"] and "reaches" not in case["name"]
     } == {"causal"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [("--steps", "40"), ("--simulator", "--steps", "4")], ids=["cpu", "simulator"])
+def test_a_transformer_trains_as_with_torch(root: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    picture, losses = tmp_path / "curves.svg", tmp_path / "losses.json"
+    command = [sys.executable, root / "examples" / "train_transformer.py", *options]
+    done = subprocess.run(
+        [*command, "--picture", picture, "--json", losses], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    curves = json.loads(losses.read_text())
+    assert len(curves["torch"]) == len(curves["sdpalab"]) == int(options[-1])
+    assert picture.read_text().count("<svg") == 1
+    if "--simulator" in options:
+        assert "8 launches of flash, 8 launches of flash_backward" in done.stdout
+    else:
+        assert curves["sdpalab"][-1] < 0.95 * curves["sdpalab"][0]
+        bounded = subprocess.run([*command, "--bound", "1e-12"], capture_output=True, text=True, timeout=600)
+        assert bounded.returncode == 1
 
 
 @pytest.mark.slow

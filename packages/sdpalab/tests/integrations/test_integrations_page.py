@@ -1,4 +1,4 @@
-"""The snippets of docs/integrations.md and docs/flash-attn.md run, and print what the pages show."""
+"""The snippets of docs/integrations.md, docs/flash-attn.md and docs/training.md run, and print what the pages show."""
 
 from __future__ import annotations
 
@@ -33,8 +33,12 @@ def test_transformers(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip() == shown.strip() != ""
 
 
-def test_functions_of_flash_attn(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, shown = snippet(root, "# FlashAttention's functions", "flash-attn.md")
+@pytest.mark.parametrize(
+    ("page", "heading"),
+    [("flash-attn.md", "# FlashAttention's functions"), ("training.md", "## Kernels on the simulator")],
+)
+def test_another_page(root: Path, capsys: pytest.CaptureFixture[str], page: str, heading: str) -> None:
+    code, shown = snippet(root, heading, page)
     exec(code, {})
     assert capsys.readouterr().out.strip() == shown.strip() != ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,63 @@ def test_the_op_launches_a_proven_kernel_on_torchs_tensors(standin: StandIn) -> 
     assert done.returncode == 0, done.stderr
     assert "runs the kernel hopper: a test says so" in done.stdout
     assert len(standin.launches()) == 3
+
+
+MIX = """
+import sys, torch, sdpalab
+
+def ends(*lengths):
+    return torch.tensor([0, *lengths]).cumsum(0).int()
+
+def mix(call, *lengths, dtype=torch.float16):
+    torch.manual_seed(0)
+    total, most = sum(lengths), max(lengths)
+    q, k, v = (torch.randn(total, heads, 32).half().to(dtype) for heads in (2, 1, 1))
+    prefill = (q, k, v, ends(*lengths), ends(*lengths), most, most), {"causal": True}
+    pages, used = torch.randn(9, 16, 1, 32).half().to(dtype), torch.tensor(lengths, dtype=torch.int32) + 1
+    table = torch.tensor([[1, 2, -1], [3, 8, -1]], dtype=torch.int32)
+    step = (q[:2, None], pages, pages), {"cache_seqlens": used, "block_table": table, "causal": True}
+    return [
+        call(function, *arguments, **named)
+        for function, (arguments, named) in (
+            (sdpalab.flash_attn_varlen_func, prefill), (sdpalab.flash_attn_with_kvcache, step)
+        )
+    ]
+
+def run(function, *arguments, **named):
+    return function(*arguments, **named)
+
+with torch.no_grad():
+    if sys.argv[1:]:
+        with sdpalab.record_calls(sys.argv[1]):
+            mix(run, 17, 5)
+    else:
+        with sdpalab.no_fallback():
+            ours = mix(run, 19, 5)
+        for mine, right in zip(ours, mix(run, 19, 5, dtype=torch.float64)):
+            assert (mine.double() - right).abs().max() < 4e-3
+        print(*mix(sdpalab.explain_call, 19, 5), sep="\\n")
+"""
+
+
+@pytest.mark.slow
+def test_a_recorded_mix_is_proven_and_its_kernels_run_for_other_lengths(standin: StandIn, tmp_path: Path) -> None:
+    standin.configure(gpu="l4")
+    data, trace = {"SDPALAB_DATA_DIR": str(tmp_path / "data")}, tmp_path / "trace.json"
+    recorded = standin.process(sys.executable, "-c", MIX, str(trace), **data)
+    assert recorded.returncode == 0, recorded.stderr
+    times = json.dumps([100, 50] * 12)  # torch's, and half of it for the kernel
+    command = ("prove", "--shapes-from", trace, "--time", "--seconds", "1")
+    done = standin.cli(*command, timeout=900, STANDIN_TIMES=times, **data)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "flash_attn_varlen_func runs flash_varlen: flash_varlen is proven" in done.stdout
+    assert "flash_attn_with_kvcache runs flash_decode: flash_decode is proven" in done.stdout
+    standin.clear_log()
+    served = standin.process(sys.executable, "-c", MIX, **data)
+    assert served.returncode == 0, served.stderr
+    assert "This call runs the kernel flash_varlen" in served.stdout
+    assert "This call runs the kernel flash_decode" in served.stdout
+    assert len(standin.launches()) == 2
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from operator import itemgetter
@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.errors import UserError
-from sdpalab.inputs import Inputs
 from sdpalab.judge.rule.numerics import on_architecture
 from sdpalab.judge.tensors import buffer_tensors, from_torch
 from sdpalab.kernels.kernel import Numerics
@@ -23,6 +22,7 @@ from sdpalab.measure.outputs import OutputCheck, Outputs
 from sdpalab.measure.peers import Peer
 from sdpalab.measure.session import Subject
 from sdpalab.measure.timing_gate import TimingPermit
+from sdpalab.packing import Packing
 from sdpalab.run import torch_gpu
 from sdpalab.run.torch_launch import TorchLaunch
 
@@ -35,6 +35,8 @@ __all__ = ["EMPTY", "empty_subject", "failing_subject", "kernel_subject", "peer_
 
 Array = npt.NDArray[Any]
 Floor = Callable[[float], FloorCheck]
+Check = Callable[[Mapping[str, Array]], str]
+"""Error of a subject's outputs by name; empty if right."""
 
 EMPTY = "empty kernel"
 """Name of the subject without computation: the time of an empty launch."""
@@ -44,7 +46,7 @@ class _Rotation:
     """Consecutive launches, each on its own copy of the inputs; stores the last outputs: a tensor, or one for each name
     of ``outputs``."""
 
-    def __init__(self, launches: Sequence[Callable[[], Any]], outputs: Outputs, check: OutputCheck) -> None:
+    def __init__(self, launches: Sequence[Callable[[], Any]], outputs: Outputs, check: Check) -> None:
         self._next = itertools.cycle(launches).__next__
         self._names = tuple(outputs.problem.outputs)
         self._check = check
@@ -86,7 +88,7 @@ def peer_subject(
     prepare: Callable[..., Callable[[], Any]] = peer.prepared_gradients if problem.backward else peer.prepared
     launches = [
         prepare(problem, outputs.inputs, *(tensors[name] for name in arrays))
-        for tensors in _copies(outputs.inputs.padded(0.0), device, copies)
+        for tensors in _copies(outputs.inputs.padded(0.0).arrays, device, copies)
     ]
     return _Rotation(launches, outputs, OutputCheck(outputs)).subject(peer.name, floor, peer.scope)
 
@@ -124,10 +126,16 @@ def kernel_subject(
         )
     device = torch_gpu.device(executor.gpu.ordinal)
     plan, builds = permit.prepared(outputs.problem)
-    check = OutputCheck(outputs, on_architecture(permit.kernel.numerics_of(permit.config), executor.arch))
+    packing = Packing(outputs.problem)
+    buffers = packing.pack(outputs.inputs.arrays)
+    judged = OutputCheck(outputs, on_architecture(permit.kernel.numerics_of(permit.config), executor.arch))
+
+    def check(written: Mapping[str, Array]) -> str:
+        return judged(packing.unpack(written))
+
     results = itemgetter(*outputs.problem.outputs)
     if eager:
-        rotated = _copies(outputs.inputs, device, copies)
+        rotated = _copies(buffers, device, copies)
         call = _as_the_op(TorchLaunch(executor, plan, rotated[0], builds), results)
         calls = [partial(call, **tensors) for tensors in rotated]
         return _Rotation(calls, outputs, check).subject(permit.name, floor)
@@ -137,7 +145,7 @@ def kernel_subject(
         if buffer.role != "in"
     }
     launches = []
-    for tensors in _copies(outputs.inputs, device, copies):
+    for tensors in _copies(buffers, device, copies):
         prepared = executor.prepare(plan, {**shared, **tensors}, builds=builds)
         launches.append(partial(_launched, prepared, results(shared)))
     return _Rotation(launches, outputs, check).subject(permit.name, floor)
@@ -193,9 +201,9 @@ def _as_the_op(launch: TorchLaunch, results: Callable[[dict[str, torch.Tensor]],
     return call
 
 
-def _copies(inputs: Inputs, device: torch.device, copies: int) -> list[dict[str, torch.Tensor]]:
-    """Copies of the inputs on the device, by name, for the buffers of a plan."""
-    tensors = buffer_tensors(inputs.arrays)
+def _copies(arrays: Mapping[str, Array], device: torch.device, copies: int) -> list[dict[str, torch.Tensor]]:
+    """Copies of arrays on the device, by name."""
+    tensors = buffer_tensors(arrays)
     return [{name: each.to(device, copy=True) for name, each in tensors.items()} for _ in range(copies)]
 
 
