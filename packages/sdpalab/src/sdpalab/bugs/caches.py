@@ -122,6 +122,9 @@ BUGS: tuple[Bug, ...] = (
         _LISTED,
     ),
     *_varlen(
-        "buckets of the list overlap", "counts[thread] = sum - own;", "counts[thread] = sum - own - (own > 1);", _LISTED
+        "a list of tiles has every other one twice",
+        "bucket_of(tile)], 1)] = tile;",
+        "bucket_of(tile)], 1)] = tile / 2 * 2;",
+        _LISTED,
     ),
 )

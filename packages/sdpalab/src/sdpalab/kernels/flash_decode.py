@@ -114,6 +114,8 @@ _DECODE = Config(
     BLOCK_M=0, BLOCK_N=0, ROWS_PER_WARP=0, KEY_WARPS=0, NUM_STAGES=2, PACK_GQA=0, NUM_SPLITS=0, SPLIT_KEYS=0
 )
 
+_FIXED = _DECODE.but(BLOCK_M=32, BLOCK_N=16, ROWS_PER_WARP=16, KEY_WARPS=4, NUM_STAGES=3, PACK_GQA=1, NUM_SPLITS=2)
+
 KNOB_VALUES = {
     **DECODE_KNOBS,
     "BLOCK_M": (0, 16, 32, 64),
@@ -131,8 +133,8 @@ FLASH_DECODE = CudaKernel(
     configs=(
         _DECODE,
         _DECODE.but(SPLIT_KEYS=256),
-        _DECODE.but(NUM_SPLITS=1, BLOCK_M=64, KEY_WARPS=2),
-        _DECODE.but(NUM_STAGES=3),
+        _DECODE.but(NUM_STAGES=3, NUM_SPLITS=1, BLOCK_M=64, KEY_WARPS=2),
+        _FIXED,
     ),
     supports=partial(_supports, kernel="flash_decode"),
     reject=_reject,
@@ -147,7 +149,7 @@ FLASH_DECODE = CudaKernel(
 FLASH_DECODE_E4M3 = replace(
     FLASH_DECODE,
     name="flash_decode_e4m3",
-    configs=(_DECODE.but(NUM_STAGES=4), _DECODE.but(SPLIT_KEYS=256)),
+    configs=(_DECODE.but(NUM_STAGES=4), _DECODE.but(SPLIT_KEYS=256), _FIXED),
     supports=partial(_supports, kernel="flash_decode_e4m3"),
     min_arch=89,
     features=(*FEATURES, "paged", "e4m3_cache"),

@@ -83,7 +83,7 @@ FLASH_VARLEN = CudaKernel(
         _VARLEN,
         _VARLEN.but(BLOCK_M=128, ROWS_PER_WARP=32),
         _VARLEN.but(PACK_GQA=0, NUM_STAGES=3),
-        _VARLEN.but(ORDER="longest"),
+        _VARLEN.but(BLOCK_N=32, ORDER="longest"),
     ),
     supports=_supports,
     reject=_reject,
