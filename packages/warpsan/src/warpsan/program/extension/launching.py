@@ -107,7 +107,8 @@ class ExtensionKernels:
                 cooperative=bool(asked.cooperative),
                 **run.options.of_launch,
             )
-        except LaunchError:
+        except LaunchError as error:
+            run.refused = f"{label}: {error}"
             return _INVALID_CONFIGURATION
         except tuple(ENDINGS) as error:
             run.hazards += [SanitizedHazard.of(hazard, ptx, label) for hazard in error.hazards]
