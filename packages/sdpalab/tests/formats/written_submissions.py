@@ -414,7 +414,7 @@ def _kernelbench() -> list[Written]:
             ONE,
         ),
         of("windowed", EAGER + _windowed(48), "PASSED", True, WINDOW),
-        of("window_of_one_more", EAGER + _windowed(49), "INCORRECT", True, WINDOW),
+        of("window_of_one_more", EAGER + _windowed(49), "INCORRECT", False, WINDOW),
     ]
 
 

@@ -157,7 +157,8 @@ class Extensions:
         module_ = ModuleType(name)
         for i in range(library.warpsan_count()):
             function = _ExtensionFunction(self, owner, library, i)
-            setattr(module_, function.__name__, function)
+            space, _, short = function.__name__.rpartition("::")
+            setattr(getattr(torch.ops, space) if space else module_, short, function)
         sys.modules.setdefault(name, module_)
         return module_
 
