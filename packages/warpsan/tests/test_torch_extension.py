@@ -68,6 +68,23 @@ std::vector<torch::Tensor> parts(torch::Tensor x) {
   return {again, torch::cat({x, x}, 0), x.view({-1, 2}).sum({1}), x.max() + 1};
 }
 
+torch::Tensor once(const torch::Tensor& x) {
+  auto o = torch::empty_like(x);
+  auto* kernel = x.type().scalarType() == torch::kHalf ? nullptr : inner::scaled<float, 3>;
+  View<float> view{o.data_ptr<float>(), static_cast<int>(x.numel())};
+  const float* in = x.data_ptr<float>();
+  float factor = 1.f;
+  int past = 0;
+  const float zeros[2] = {};
+  cudaMemcpyToSymbol(offset, zeros, sizeof(zeros));
+  void* arguments[] = {&view, &in, &factor, &past};
+  C10_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 60000));
+  C10_CUDA_CHECK(cudaLaunchKernel((const void*)kernel, dim3(2), dim3(64), arguments, 60000, nullptr));
+  return o;
+}
+
+TORCH_LIBRARY(scaling, m) { m.def("once(Tensor x) -> Tensor", &once); }
+
 torch::Tensor unwritten(torch::Tensor x) {
   auto empty = torch::empty_like(x), o = torch::zeros_like(x);
   inner::scaled<float, 1><<<1, 64, 256>>>(View<float>{o.data_ptr<float>(), 8}, empty.data_ptr<float>(), 1.f, 0);
@@ -127,6 +144,12 @@ def test_host_code_uses_torch(module: Any) -> None:
     assert torch.equal(sums, torch.tensor([1.0, 5.0, 9.0]))
     assert float(most) == 6
     assert module.count(x) == 6
+
+
+def test_operators_and_pointers_to_kernels(module: Any, launched: list[tuple[str, int]]) -> None:
+    x = torch.arange(1.0, 101)
+    assert torch.equal(torch.ops.scaling.once(x), 3 * x)
+    assert launched == [("inner::scaled<float, 3>", x.nbytes)]
 
 
 def test_errors_of_host_code(module: Any, launched: list[tuple[str, int]]) -> None:

@@ -221,7 +221,7 @@ HACKS = (
     _clock(
         "one time near zero that lowers a geometric mean",
         f"{_SESSION}::test_a_time_below_the_floor_is_invalid_and_its_samples_are_kept",
-        reason="each time has a floor",
+        reason="each time has a floor, and the mean is one of logarithms",
     ),
     _impossible(
         "persisting L2 lines that survive the flush",

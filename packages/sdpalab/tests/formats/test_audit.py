@@ -25,6 +25,7 @@ FEW = (
     *("flashinfer/ragged", "flashinfer/natural_logarithm", "flashinfer/few_elements_wrong", "flashinfer/paged"),
     *("flashinfer/ignores_the_page_table", "flashinfer/in_cuda", "kernelbench/inline_cuda", "kernelbench/loaded_cuda"),
     *("kernelbench/library_in_cpp", "kernelbench/missing_barrier", "kernelbench/unknown_library"),
+    *("kernelbench/one_head", "kernelbench/window_of_one_more", "pair/zeros_on_decode"),
 )
 """Submissions of the fast tests: each format, and each status."""
 

@@ -123,6 +123,39 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+HEADS_LAST = TASK.replace("(Q, K, V)\n\n", "(*(x.transpose(1, 2) for x in (Q, K, V))).transpose(1, 2)\n\n", 1).replace(
+    "torch.rand(8, 16, 512, 64", "torch.rand(2, 128, 4, 64"
+)
+ONE = TASK.replace("torch.rand(8, 16, 512, 64", "torch.rand(512, 64")
+WINDOW = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, window_size):
+        super().__init__()
+        self.window_size = window_size
+
+    def forward(self, Q, K, V):
+        i, j = torch.arange(Q.shape[2])[:, None], torch.arange(K.shape[2])[None, :]
+        mask = (j <= i) & (j > i - self.window_size)
+        return torch.nn.functional.scaled_dot_product_attention(Q, K, V, attn_mask=mask)
+
+
+def get_inputs():
+    return [torch.rand(8, 16, 512, 64, device="cuda", dtype=torch.float16) for _ in range(3)]
+
+
+def get_init_inputs():
+    return [48]
+"""
+WINDOWED = """
+s = (Q.float() @ K.float().transpose(-1, -2)) * Q.shape[-1] ** -0.5
+i, j = torch.arange(s.shape[-2])[:, None], torch.arange(s.shape[-1])[None, :]
+s = s.masked_fill((j > i) | (i - j + 1 > 48), float("-inf"))
+return (torch.softmax(s, -1) @ V.float()).to(Q.dtype)
+"""
 GPUMODE = """
 import torch
 
@@ -230,6 +263,11 @@ def _new(body: str) -> str:
     """A ModelNew with this body of ``forward(self, Q, K, V)``."""
     lines = "\n".join(f"        {line}" for line in body.strip().splitlines())
     return f"\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, Q, K, V):\n{lines}\n"
+
+
+def _windowed(size: int) -> str:
+    start = "    def __init__(self, window_size):\n        super().__init__()\n\n    def forward"
+    return _new(WINDOWED.replace("48", str(size))).replace("    def forward", start)
 
 
 def _data(body: str) -> str:
@@ -361,6 +399,22 @@ def _kernelbench() -> list[Written]:
         ),
         of("causal_flash", KERNEL + _new("return flash(Q, K, V, causal=True)"), "PASSED", True, CAUSAL),
         of("no_mask", KERNEL + _new("return flash(Q, K, V)"), "INCORRECT", False, CAUSAL),
+        of(
+            "heads_last",
+            KERNEL + _new("q, k, v = (x.transpose(1, 2) for x in (Q, K, V))\nreturn flash(q, k, v).transpose(1, 2)"),
+            "PASSED",
+            True,
+            HEADS_LAST,
+        ),
+        of(
+            "one_head",
+            KERNEL + _new("return flash(Q[None, None], K[None, None], V[None, None])[0, 0]"),
+            "PASSED",
+            True,
+            ONE,
+        ),
+        of("windowed", EAGER + _windowed(48), "PASSED", True, WINDOW),
+        of("window_of_one_more", EAGER + _windowed(49), "INCORRECT", False, WINDOW),
     ]
 
 

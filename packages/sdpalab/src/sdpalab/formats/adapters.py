@@ -16,7 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from sdpalab.formats.sequences import cut, indptr, joined, pages_of
-from sdpalab.formats.tasks import TaskProblem, close, recognised
+from sdpalab.formats.tasks import TaskProblem, as_dense, close, from_dense, recognised
 
 __all__ = ["ADAPTERS", "Adapter"]
 
@@ -55,6 +55,7 @@ class Adapter(ABC):
             from warpsan.program import install_extensions
 
             install_extensions(ARCH)
+        self._places: dict[tuple[int, tuple[int, ...], torch.dtype], torch.Tensor] = {}
         parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in "qkv"]
         parameters += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in features]
         self.__signature__ = inspect.Signature(parameters)
@@ -65,6 +66,25 @@ class Adapter(ABC):
         """The submission's output."""
         assert self._entry is not None
         return self.converted(self._entry, q, k, v, **given)
+
+    def _ordered(self, function: Callable[..., Any], *tensors: torch.Tensor) -> Any:
+        """Call a function on Q, K and V in the order of the task's arrays; O as [B, H, S, D]."""
+        form = self._facts.get("form", "bhsd")
+        given = [self._placed(number, from_dense(each, form)) for number, each in enumerate(tensors)]
+        output = function(*given)
+        if form == "bhsd" or not isinstance(output, torch.Tensor):
+            return output
+        self.written = [output]
+        return as_dense(output, form).contiguous() if output.dim() == given[0].dim() else output
+
+    def _placed(self, number: int, tensor: torch.Tensor) -> torch.Tensor:
+        """A contiguous tensor, at the same address for each input of that shape."""
+        if tensor.is_contiguous():
+            return tensor
+        key = number, tuple(tensor.shape), tensor.dtype
+        if key not in self._places:
+            self._places[key] = torch.empty(tensor.shape, dtype=tensor.dtype)
+        return self._places[key].copy_(tensor)
 
     def facts(self) -> dict[str, Any]:
         """With the task alone its problem; with the submission the verdict of the format's own check."""
@@ -131,7 +151,7 @@ class KernelBench(Adapter):
     names: tuple[str, ...] = ("ModelNew",)
 
     def converted(self, function: Callable[..., Any], q: Any, k: Any, v: Any, **given: Any) -> Any:
-        return function(q, k, v)
+        return self._ordered(function, q, k, v)
 
     def _solution(self) -> Callable[..., Any]:
         module = self._module(self._facts["entry"])
@@ -147,7 +167,9 @@ class KernelBench(Adapter):
             return {"refused": "its get_init_inputs returns more than numbers and texts"}
         with OnCpu(_SMALL):
             inputs = list(module.get_inputs())
-        return {**recognised(module.Model(*init).eval(), inputs), "init": init}
+        model = module.Model(*init).eval()
+        numbers = [each for each in (*init, *vars(model).values()) if type(each) is int]
+        return {**recognised(model, inputs, numbers), "init": init}
 
     def _own(self) -> dict[str, Any]:
         module = self._module("reference.py")
@@ -182,8 +204,8 @@ class GpuMode(Adapter):
     """``custom_kernel(data)``, where data begins with Q, K and V; an output tensor behind them is written in place."""
 
     def converted(self, function: Callable[..., Any], q: Any, k: Any, v: Any, **given: Any) -> Any:
-        data = (q, k, v, *([torch.empty_like(q)] if self._facts.get("inputs", 3) == 4 else []))
-        return function(data)
+        more = self._facts.get("inputs", 3) == 4
+        return self._ordered(lambda *each: function((*each, *([torch.empty_like(each[0])] if more else []))), q, k, v)
 
     def _solution(self) -> Callable[..., Any]:
         function: Callable[..., Any] = self._module(self._facts["entry"]).custom_kernel

@@ -159,17 +159,22 @@ class _Tasks:
 
 def cases_of(problem: Problem, *, all_heads: bool = False) -> list[CaseSpec]:
     """Cases of an audit: a small version of the problem with a public and a hidden seed and all probes, edges of
-    tiles, and a long case. Inputs are contiguous, as in all the formats; ``all_heads`` for a task that fixes them."""
+    tiles, and a long case. Inputs are contiguous, as in all the formats, and have as many rows as keys if the task's
+    have; a window is the task's. ``all_heads``: so are the numbers of heads."""
     small = small_version(problem)
     small = small.with_(heads=problem.heads, kv_heads=problem.kv_heads) if all_heads else small
+    if problem.window_size is not None:
+        small = small.with_(window_size=problem.window_size)
     long = {"seq_kv": _LONG} if problem.seq_q == 1 or problem.kv_lengths else {"seq_q": _LONG, "seq_kv": _LONG}
     lengths = {"kv_lengths": (_LONG, _LONG // 2)[: problem.batch]} if problem.kv_lengths else {}
     specs = [normal_case(small, 0), normal_case(small), *probes(small)]
     specs += [each for each in quick_cases([small]) if each.tile in _EDGES and not problem.kv_lengths]
     specs.append(normal_case(small.with_(**long, **lengths)))
-    return list(
-        {spec.name: spec for spec in specs if not spec.relation and spec.strides is Strides.CONTIGUOUS}.values()
-    )
+    same = problem.seq_q == problem.seq_kv and problem.kv_lengths is None
+    judged = [spec for spec in specs if not spec.relation and spec.strides is Strides.CONTIGUOUS]
+    judged = [spec for spec in judged if not same or spec.problem.seq_q == spec.problem.seq_kv]
+    judged = [spec for spec in judged if spec.problem.window_size == problem.window_size]
+    return list({spec.name: spec for spec in judged}.values())
 
 
 def _audited(submission: Submission, tasks: _Tasks, timeout: float, interrupt: Interrupt) -> Audited:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
 
-__all__ = ["TaskProblem", "attention", "close", "recognised"]
+__all__ = ["FORMS", "TaskProblem", "as_dense", "attention", "close", "from_dense", "recognised"]
 
 _DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
 _NAMES = {**{name: dtype for dtype, name in _DTYPES.items()}}
@@ -16,18 +17,56 @@ _AGREES = 2e-3
 """Largest relative L2 distance of a reference in float32 from attention."""
 
 
-def recognised(reference: Callable[..., Any], inputs: Sequence[Any]) -> dict[str, Any]:
-    """``problem``: the fields of the problem that a reference computes on its inputs Q, K and V; or ``refused``."""
-    if len(inputs) != 3 or any(not isinstance(each, torch.Tensor) or each.dim() != 4 for each in inputs):
+FORMS = {"bhsd": "[B, H, S, D]", "bshd": "[B, S, H, D]", "nsd": "[B*H, S, D]", "sd": "[S, D]"}
+"""Orders of the arrays of a task, by name."""
+
+
+def as_dense(tensor: torch.Tensor, form: str) -> torch.Tensor:
+    """An array of a task as [B, H, S, D]."""
+    if form == "bshd":
+        return tensor.transpose(1, 2)
+    return tensor.reshape((1,) * (4 - tensor.dim()) + tuple(tensor.shape)) if form in ("nsd", "sd") else tensor
+
+
+def from_dense(tensor: torch.Tensor, form: str) -> torch.Tensor:
+    """An array [B, H, S, D] in the order of a task; a view."""
+    if form == "bshd":
+        return tensor.transpose(1, 2)
+    return tensor.reshape(tensor.shape[{"nsd": 1, "sd": 2}[form] :]) if form in ("nsd", "sd") else tensor
+
+
+def recognised(reference: Callable[..., Any], inputs: Sequence[Any], numbers: Sequence[int] = ()) -> dict[str, Any]:
+    """``problem``: fields of the problem that a reference computes on its inputs Q, K and V, and ``form``: the order of
+    its arrays; or ``refused``. ``numbers`` of the task may be the size of a window."""
+    if len(inputs) != 3 or any(not isinstance(each, torch.Tensor) or not 2 <= each.dim() <= 4 for each in inputs):
         shapes = ", ".join(str(list(getattr(each, "shape", ()))) for each in inputs)
         return {"refused": f"its inputs are {shapes}: attention takes Q, K and V as [B, H, S, D]"}
-    q, k, v = (each.float() for each in inputs)
-    if q.shape[-1] != k.shape[-1] or k.shape[:3] != v.shape[:3] or q.shape[1] % k.shape[1]:
-        return {"refused": f"Q is {list(q.shape)}, K {list(k.shape)} and V {list(v.shape)}, which is no attention"}
+    dtype = _DTYPES.get(inputs[0].dtype, "")
+    if not dtype:
+        return {"refused": f"its inputs have dtype {inputs[0].dtype}"}
+    forms = {4: ("bhsd", "bshd"), 3: ("nsd",), 2: ("sd",)}.get(inputs[0].dim(), ())
+    refusals = []
+    for form in forms:
+        stated = _recognised_in(form, reference, inputs, dtype, numbers)
+        if "problem" in stated:
+            return stated
+        refusals.append(str(stated["refused"]))
+    return {"refused": refusals[0]}
+
+
+def _recognised_in(
+    form: str, reference: Callable[..., Any], inputs: Sequence[torch.Tensor], dtype: str, numbers: Sequence[int]
+) -> dict[str, Any]:
+    """The problem of a reference whose arrays have one order."""
     torch.manual_seed(7)
-    q, k, v = (torch.randn(each.shape) for each in (q, k, v))
-    output = reference(q, k, v)
-    if not isinstance(output, torch.Tensor) or output.shape != (*q.shape[:3], v.shape[3]):
+    dense = [torch.randn(as_dense(each, form).shape) for each in inputs]
+    q, k, v = dense
+    if q.shape[-1] != k.shape[-1] or k.shape[:3] != v.shape[:3] or q.shape[1] % k.shape[1] or len(q) != len(k):
+        shapes = [list(each.shape) for each in inputs]
+        return {"refused": f"Q is {shapes[0]}, K {shapes[1]} and V {shapes[2]}, which is no attention"}
+    output = reference(*(from_dense(each, form).contiguous() for each in dense))
+    expected = from_dense(torch.empty(*q.shape[:3], v.shape[3]), form).shape
+    if not isinstance(output, torch.Tensor) or output.shape != expected:
         return {"refused": "its reference returns no tensor of the shape of O"}
     fields = {
         "batch": q.shape[0],
@@ -36,16 +75,24 @@ def recognised(reference: Callable[..., Any], inputs: Sequence[Any]) -> dict[str
         "head_dim": q.shape[3],
         "seq_q": q.shape[2],
         "seq_kv": k.shape[2],
-        "dtype": _DTYPES.get(inputs[0].dtype, ""),
+        "dtype": dtype,
         **({"head_dim_v": v.shape[3]} if v.shape[3] != q.shape[3] else {}),
     }
-    if not fields["dtype"]:
-        return {"refused": f"its inputs have dtype {inputs[0].dtype}"}
-    for causal in (False, True):
-        for scale in (None, 1.0):
-            if _distance(output, attention(q, k, v, causal=causal, scale=scale)) < _AGREES:
-                return {"problem": {**fields, "causal": causal, **({"scale": scale} if scale else {})}}
+    for causal, scale, window in product((False, True), (None, 1.0), (None, *_windows(numbers))):
+        if window is not None and causal and window[1] > 0:
+            continue
+        guess = attention(q, k, v, causal=causal, scale=scale, window=window)
+        if _distance(as_dense(output, form), guess) < _AGREES:
+            further = {**({"scale": scale} if scale else {}), **({"window_size": list(window)} if window else {})}
+            return {"problem": {**fields, "causal": causal, **further}, "form": form}
     return {"refused": "its reference is not attention of Q, K and V: softmax(scale Q K^T) V, with or without a mask"}
+
+
+def _windows(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Windows whose size may be one of the numbers: to the left of a row, or on both sides."""
+    sizes = [n for n in dict.fromkeys(numbers) if 2 <= n < 4096]
+    sides = [side for n in sizes for side in (n, n - 1, n // 2)]
+    return list(dict.fromkeys([(side, right) for side in sides for right in (0, side)]))
 
 
 def attention(
@@ -55,6 +102,7 @@ def attention(
     *,
     causal: bool,
     scale: float | None = None,
+    window: tuple[int, int] | None = None,
     rows: Sequence[int] = (),
     keys: Sequence[int] = (),
 ) -> torch.Tensor:
@@ -68,6 +116,8 @@ def attention(
         hidden = j >= n
         if causal:
             hidden = hidden | (j > i + ((n - m) if keys else 0))
+        if window is not None:
+            hidden = hidden | (j < i - window[0]) | (j > i + window[1])
         scores[b].masked_fill_(hidden, float("-inf"))
     return torch.nan_to_num(torch.softmax(scores, -1)) @ v
 

@@ -29,6 +29,8 @@ class KernelLaunches:
         Folders of the sources, in order.
     fatal : str
         Simulator limit that ended the program; empty otherwise.
+    refused : str
+        Reason of the last launch that returned an error of CUDA; empty otherwise.
     observe : callable, optional
         Called after each launch with the kernel's name and PTX, the bytes that it changed in each storage (a mask, by
         the storage's address), and the launch's report.
@@ -40,4 +42,5 @@ class KernelLaunches:
     texts: dict[str, str] = field(default_factory=dict)
     folders: dict[Path, None] = field(default_factory=dict)
     fatal: str = ""
+    refused: str = ""
     observe: Callable[[str, str, dict[int, Any], Report], None] | None = None

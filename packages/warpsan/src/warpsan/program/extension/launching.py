@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,12 @@ from warpsan.report.groups import ENDINGS, SanitizedHazard, ending
 __all__ = ["DeviceOptions", "ExtensionKernels", "KernelStopped"]
 
 _INVALID_VALUE, _INVALID_CONFIGURATION = 1, 9
+_NAME = re.compile(r"[A-Za-z_$][\w$]*")
+_VARIABLE = re.compile(
+    r"^[ \t]*(?:\.(?:visible|weak|common)\s+)*\.(?:global|const)\b[^\n=;]*?\s([A-Za-z_$][\w$]*)(?:\[\d*\])*"
+    r"(?:\s*=[^;\n]*)?;[ \t]*$",
+    re.MULTILINE,
+)
 _MAX_DYNAMIC_SHARED = 8
 """cudaFuncAttributeMaxDynamicSharedMemorySize."""
 _WITHOUT_OPT_IN, _MOST_SHARED = 48 * 1024, 227 * 1024
@@ -107,7 +114,8 @@ class ExtensionKernels:
                 cooperative=bool(asked.cooperative),
                 **run.options.of_launch,
             )
-        except LaunchError:
+        except LaunchError as error:
+            run.refused = f"{label}: {error}"
             return _INVALID_CONFIGURATION
         except tuple(ENDINGS) as error:
             run.hazards += [SanitizedHazard.of(hazard, ptx, label) for hazard in error.hazards]
@@ -156,7 +164,7 @@ class ExtensionKernels:
         if self._device is not self._memory.device:
             self._device, self._modules = self._memory.device, {}
         if name not in self._modules:
-            self._modules[name] = self._memory.device.module(built.ptx)
+            self._modules[name] = self._memory.device.module(_used_variables(built.ptx.decode()))
             self._set_symbols(self._modules[name])
         return self._modules[name], built.entry
 
@@ -178,6 +186,13 @@ class ExtensionKernels:
             except UserError as raised:
                 error = error or raised
         raise error or UserError(f"no source has the kernel {name}")
+
+
+def _used_variables(ptx: str) -> str:
+    """PTX without the variables that nothing refers to, such as constants of templates, with as many lines: each would
+    take an allocation of the device."""
+    counts = Counter(_NAME.findall(ptx))
+    return _VARIABLE.sub(lambda match: match[0] if counts[match[1]] > 1 else "", ptx)
 
 
 def _device_type(text: str) -> str:

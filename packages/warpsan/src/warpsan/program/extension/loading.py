@@ -68,7 +68,7 @@ class Extensions:
             "cudaFree": lambda address: self.memory.free(address),
             "allocate": self.memory.allocate,
             "occupancy": lambda threads, smem: max(1, min(2048 // max(threads, 1), 227 * 1024 // max(smem, 1))),
-            "error text": error_text,
+            "error text": self._error_text,
             "device attribute": lambda number: attribute_of(self._facts, number) or 0,
             "cudaGetDeviceProperties": self._properties,
         }
@@ -157,7 +157,8 @@ class Extensions:
         module_ = ModuleType(name)
         for i in range(library.warpsan_count()):
             function = _ExtensionFunction(self, owner, library, i)
-            setattr(module_, function.__name__, function)
+            space, _, short = function.__name__.rpartition("::")
+            setattr(getattr(torch.ops, space) if space else module_, short, function)
         sys.modules.setdefault(name, module_)
         return module_
 
@@ -239,6 +240,11 @@ class Extensions:
             self.memory.is_new(out)
         return out
 
+    def _error_text(self, number: int) -> str:
+        """Text of a CUDA error, with the reason why the simulator refused the launch."""
+        reason = f" ({self.run.refused})" if number == _INVALID_CONFIGURATION and self.run.refused else ""
+        return error_text(number) + reason
+
     def _to_symbol(self, symbol: str, source: int, size: int, offset: int) -> int:
         return self._kernels.set_symbol(symbol.strip("& "), ctypes.string_at(source, size), offset)
 
@@ -249,6 +255,8 @@ class Extensions:
 
 
 _KEYWORD = 8
+_INVALID_CONFIGURATION = 9
+"""cudaErrorInvalidConfiguration."""
 
 
 class _ExtensionFunction:

@@ -19,6 +19,8 @@ _INVALID_VALUE = 1
 """cudaErrorInvalidValue."""
 _BYTES = 1 << 27
 """Size of the device. The checks of a launch mark each of its bytes."""
+_GAP = 1 << 17
+"""Address space of an allocation beside its bytes, at most."""
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -98,7 +100,7 @@ class DeviceMemory:
         return int(array.address)
 
     def _new(self, size: int, name: str) -> DeviceArray:
-        self._taken += size + 256
+        self._taken += size + _GAP
         return self.device.empty(size, np.uint8, name=name)
 
     def free(self, address: int) -> int:

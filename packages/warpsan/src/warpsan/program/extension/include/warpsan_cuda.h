@@ -133,31 +133,46 @@ inline std::string entry_of(const Described& each) {
 }  // namespace warpsan_host
 
 #define CUDART_CB
-template <typename F> cudaError_t cudaFuncSetAttribute(F function, cudaFuncAttribute attribute, int value) {
-  const auto kernel = warpsan_host::describe(warpsan_host::address(function));
+inline cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
+  const auto kernel = warpsan_host::describe(function);
   return warpsan_host::runtime("cudaFuncSetAttribute", warpsan_host::entry_of(kernel), static_cast<int64_t>(attribute), value);
+}
+template <typename F> cudaError_t cudaFuncSetAttribute(F* function, cudaFuncAttribute attribute, int value) {
+  return cudaFuncSetAttribute(warpsan_host::address(function), attribute, value);
 }
 template <typename F> cudaError_t cudaFuncSetCacheConfig(F, cudaFuncCache) { return cudaSuccess; }
 template <typename F> cudaError_t cudaFuncSetSharedMemConfig(F, int) { return cudaSuccess; }
-template <typename F> cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F, int threads, size_t smem) {
+inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int threads, size_t smem) {
   *blocks = static_cast<int>(warpsan_host::call<int64_t>("occupancy", threads, static_cast<int64_t>(smem)));
   return cudaSuccess;
+}
+template <typename F> cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F* function, int threads, size_t smem) {
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, warpsan_host::address(function), threads, smem);
 }
 template <typename F> cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, F, size_t = 0, int = 0) {
   *grid = 132, *block = 256;
   return cudaSuccess;
 }
-template <typename F>
-cudaError_t cudaLaunchKernel(F function, dim3 grid, dim3 block, void** arguments, size_t smem = 0, cudaStream_t = nullptr) {
-  const auto kernel = warpsan_host::describe(warpsan_host::address(function));
-  warpsan_host::next_launch = {grid, block, {1, 1, 1}, smem, false, "", 0};
-  return warpsan_host::launch(kernel.kernel.c_str(), kernel.template_arguments, arguments, kernel.sizes.data(), kernel.sizes.size());
+namespace warpsan_host {
+inline cudaError_t launch_at(const void* function, dim3 grid, dim3 block, void** arguments, size_t smem, bool cooperative) {
+  const Described kernel = describe(function);
+  next_launch = {grid, block, {1, 1, 1}, smem, cooperative, "", 0};
+  return launch(kernel.kernel.c_str(), kernel.template_arguments, arguments, kernel.sizes.data(), kernel.sizes.size());
+}
+}  // namespace warpsan_host
+inline cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, size_t smem, cudaStream_t) {
+  return warpsan_host::launch_at(function, grid, block, arguments, smem, false);
+}
+inline cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block, void** arguments, size_t smem, cudaStream_t) {
+  return warpsan_host::launch_at(function, grid, block, arguments, smem, true);
 }
 template <typename F>
-cudaError_t cudaLaunchCooperativeKernel(F function, dim3 grid, dim3 block, void** arguments, size_t smem = 0, cudaStream_t = nullptr) {
-  const auto kernel = warpsan_host::describe(warpsan_host::address(function));
-  warpsan_host::next_launch = {grid, block, {1, 1, 1}, smem, true, "", 0};
-  return warpsan_host::launch(kernel.kernel.c_str(), kernel.template_arguments, arguments, kernel.sizes.data(), kernel.sizes.size());
+cudaError_t cudaLaunchKernel(F* function, dim3 grid, dim3 block, void** arguments, size_t smem = 0, cudaStream_t = nullptr) {
+  return warpsan_host::launch_at(warpsan_host::address(function), grid, block, arguments, smem, false);
+}
+template <typename F>
+cudaError_t cudaLaunchCooperativeKernel(F* function, dim3 grid, dim3 block, void** arguments, size_t smem = 0, cudaStream_t = nullptr) {
+  return warpsan_host::launch_at(warpsan_host::address(function), grid, block, arguments, smem, true);
 }
 template <typename... P, typename... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*function)(P...), A&&... arguments) {

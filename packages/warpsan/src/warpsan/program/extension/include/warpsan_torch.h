@@ -162,6 +162,14 @@ using PackedTensorAccessor64 = GenericPackedTensorAccessor<T, N, Traits, int64_t
 template <typename T, size_t N, template <typename> class Traits = DefaultPtrTraits, typename Index = int64_t>
 using PackedTensorAccessor = GenericPackedTensorAccessor<T, N, Traits, Index>;
 
+// The type of a tensor in torch's first C++ API.
+struct DeprecatedTypeProperties {
+  ScalarType type_;
+  ScalarType scalarType() const { return type_; }
+  bool is_cuda() const { return true; }
+  operator ScalarType() const { return type_; }
+};
+
 class Tensor;
 using TwoTensors = std::tuple<Tensor, Tensor>;
 
@@ -199,6 +207,7 @@ class Tensor {
   IntArrayRef strides() const { return call<IntArrayRef>("stride"); }
   ScalarType scalar_type() const { return static_cast<ScalarType>(call<int64_t>("dtype number")); }
   ScalarType dtype() const { return scalar_type(); }
+  DeprecatedTypeProperties type() const { return {scalar_type()}; }
   Device device() const { return Device(kCUDA); }
   int8_t get_device() const { return 0; }
   bool is_cuda() const { return true; }
@@ -252,6 +261,14 @@ class Tensor {
   template <typename A> Tensor operator-(const A& a) const { return call<Tensor>("__sub__", a); }
   template <typename A> Tensor operator*(const A& a) const { return call<Tensor>("__mul__", a); }
   template <typename A> Tensor operator/(const A& a) const { return call<Tensor>("__truediv__", a); }
+  template <typename A> Tensor operator<(const A& a) const { return call<Tensor>("__lt__", a); }
+  template <typename A> Tensor operator>(const A& a) const { return call<Tensor>("__gt__", a); }
+  template <typename A> Tensor operator<=(const A& a) const { return call<Tensor>("__le__", a); }
+  template <typename A> Tensor operator>=(const A& a) const { return call<Tensor>("__ge__", a); }
+  template <typename A> Tensor operator==(const A& a) const { return call<Tensor>("__eq__", a); }
+  template <typename A> Tensor operator!=(const A& a) const { return call<Tensor>("__ne__", a); }
+  template <typename A> Tensor& operator-=(const A& a) { return call<Tensor>("sub_", a), *this; }
+  template <typename A> Tensor& operator/=(const A& a) { return call<Tensor>("div_", a), *this; }
   template <typename A> Tensor& operator+=(const A& a) { return call<Tensor>("add_", a), *this; }
   template <typename A> Tensor& operator*=(const A& a) { return call<Tensor>("mul_", a), *this; }
 #define WARPSAN_METHOD(name, Result)                                                                            \
@@ -451,6 +468,34 @@ struct Extension {
   }
 };
 }  // namespace warpsan_host
+
+namespace torch {
+// Operators of torch.ops: the functions of TORCH_LIBRARY, by name without their schema.
+class Library {
+  std::string space_;
+  static std::deque<std::string>& names() { static std::deque<std::string> all; return all; }
+  template <typename F> Library& add(const std::string& schema, F function) {
+    names().push_back(space_ + "::" + schema.substr(schema.find("::") == std::string::npos ? 0 : schema.find("::") + 2).substr(0, schema.find('(')));
+    warpsan_host::add(names().back().c_str(), function);
+    return *this;
+  }
+
+ public:
+  explicit Library(const char* space) : space_(space) {}
+  Library& def(const char*) { return *this; }
+  template <typename F> Library& def(const char* schema, F function) { return add(schema, function); }
+  template <typename F> Library& impl(const char* name, F function) { return add(name, function); }
+  template <typename K, typename F> Library& impl(const char* name, K, F function) { return add(name, function); }
+};
+}  // namespace torch
+#define WARPSAN_LIBRARY(space, variable, number)                                                                 \
+  static void warpsan_library_##number(torch::Library& variable);                                                \
+  static const bool warpsan_library_added_##number = [] {                                                        \
+    torch::Library library(#space); return warpsan_library_##number(library), true; }();                         \
+  static void warpsan_library_##number(torch::Library& variable)
+#define TORCH_LIBRARY(space, variable) WARPSAN_LIBRARY(space, variable, 1)
+#define TORCH_LIBRARY_FRAGMENT(space, variable) WARPSAN_LIBRARY(space, variable, 2)
+#define TORCH_LIBRARY_IMPL(space, key, variable) WARPSAN_LIBRARY(space, variable, 3)
 
 namespace pybind11 {
 using module_ = warpsan_host::Extension;
