@@ -43,12 +43,17 @@ _WAIT = """            ptx::wgmma_wait_group<0>();
 
 BUGS: tuple[Bug, ...] = (
     *_bug(
-        "the second consumer's part of dQ is not added",
+        "dQ of the last tile of queries is not added",
         "",
         (
             "            if (lane == 0) {\n                ptx::cp_reduce",
-            "            if (lane == 0 && consumer == 0) {\n                ptx::cp_reduce",
+            "            if (lane == 0 && at.left > 1) {\n                ptx::cp_reduce",
         ),
+    ),
+    *_bug(
+        "both consumers' parts of dQ are added to the first one's",
+        "",
+        ("tile * DQ_TILE + consumer * DQ_PART,", "tile * DQ_TILE,"),
     ),
     *_bug(
         "dQ is stored instead of added",
@@ -57,7 +62,9 @@ BUGS: tuple[Bug, ...] = (
         harmless=_TILES.with_(seq_kv=128),
     ),
     *_bug(
-        "dQ is multiplied by K transposed", "", ("ptx::wgmma_mma_async_ss<true, true>", "ptx::wgmma_mma_async_ss<true>")
+        "8 x 8 blocks of dS change places in shared memory",
+        "",
+        ("frag[4] = {ds[4 * n], ds[4 * n + 1], ds[4 * n + 2],", "frag[4] = {ds[4 * n], ds[4 * n + 2], ds[4 * n + 1],"),
     ),
     *_bug(
         "dS of one consumer is dropped from dQ",
