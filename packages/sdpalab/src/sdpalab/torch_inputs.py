@@ -50,9 +50,9 @@ def check_together(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> None:
             )
 
 
-def needs_gradients(*tensors: Tensor) -> bool:
+def needs_gradients(*tensors: Tensor | None) -> bool:
     """Whether autograd records a function of these tensors."""
-    return torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+    return torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in tensors)
 
 
 def autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -8,20 +8,18 @@ device memory, and a problem's lengths then stand for any that fit the shapes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from sdpalab.errors import UserError
 from sdpalab.layout import PAGE_SIZES
 from sdpalab.packing import TAIL
 from sdpalab.problem import Problem, ProblemError
 
-__all__ = ["AttentionCall", "Part"]
+__all__ = ["AttentionCall"]
 
 Tensor = torch.Tensor
 
@@ -29,14 +27,6 @@ _ALIGNMENT = 16
 """Alignment of tensors in bytes; the kernels copy in chunks of this size."""
 _SIZES_PER_OCTAVE = 16
 """Numbers of packed rows between two powers of two for which a plan exists; others take the next larger plan."""
-
-
-class Part(NamedTuple):
-    """Sequences of equal lengths: a batch entry or all (None), and the rows of Q and of K and V."""
-
-    entry: int | None
-    rows: slice
-    keys: slice
 
 
 @dataclass(frozen=True)
@@ -106,8 +96,6 @@ class AttentionCall:
         first, second = (1, 2) if self.heads_first else (2, 1)
         return (self.q.shape[0], self.q.shape[first], self.q.shape[second])
 
-    # --- kernels ------------------------------------------------------------------------------------------------------
-
     def problem(self, task: str = "forward") -> Problem:
         """The problem of the call, by shapes.
 
@@ -144,7 +132,7 @@ class AttentionCall:
             ``do``, ``o`` in the layout of Q, and ``lse``, for gradients.
         """
         rows = {"q": self.q, "k": self.k, "v": self.v, **further}
-        turned = not self.heads_first and self._dense
+        turned = not self.heads_first and self.dense
         named = {
             name: (each.transpose(1, 2) if turned and name != "lse" else each).contiguous()
             for name, each in rows.items()
@@ -174,7 +162,7 @@ class AttentionCall:
         that layout. One copy, which reads and writes each element once, costs less than products that read a layout
         without a tuned or a certified kernel.
         """
-        turned = not self.heads_first and self._dense
+        turned = not self.heads_first and self.dense
         return {
             name: given.numel() * given.element_size()
             for name, given in (("query", self.q), ("key", self.k), ("value", self.v))
@@ -183,7 +171,7 @@ class AttentionCall:
 
     def outputs(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Outputs of the plan in the layout of the call, contiguous."""
-        turned = not self.heads_first and self._dense
+        turned = not self.heads_first and self.dense
         results = {}
         for name, each in outputs.items():
             if self.packed:  # the plan has more rows
@@ -196,7 +184,8 @@ class AttentionCall:
         return results
 
     @property
-    def _dense(self) -> bool:
+    def dense(self) -> bool:
+        """Whether the sequences are dense and all their keys valid."""
         return not self.packed and self.block_table is None and self.seqused_k is None
 
     @property
@@ -209,84 +198,6 @@ class AttentionCall:
     def _pages(self, cache: Tensor) -> Tensor:
         """A dense cache [B, S, Hkv, D] as pages in the same memory."""
         return cache.reshape(-1, _page_size(cache.shape[1]), *cache.shape[2:])
-
-    # --- torch --------------------------------------------------------------------------------------------------------
-
-    def parts(self) -> Iterator[Part]:
-        """The sequences with their lengths, which are read from device memory.
-
-        Raises
-        ------
-        UserError
-            If a length or a page index is out of range.
-        """
-        if self._dense:
-            yield Part(None, slice(None), slice(None))
-            return
-        batch = self.q.shape[0] if self.cu_seqlens_q is None else self.cu_seqlens_q.shape[0] - 1
-        rows = [slice(None)] * batch if self.cu_seqlens_q is None else _slices("q", self.cu_seqlens_q, self.q)
-        used = None if self.seqused_k is None else self.seqused_k.tolist()
-        if self.block_table is not None:
-            capacity = self.block_table.shape[1] * self.k.shape[1]
-            used = used or [end.stop - end.start for end in _slices("k", self.cu_seqlens_k, None)]
-            starts, most = [0] * batch, [capacity] * batch
-        elif self.cu_seqlens_k is not None:
-            places = _slices("k", self.cu_seqlens_k, self.k)
-            starts, most = [each.start for each in places], [each.stop - each.start for each in places]
-        else:
-            starts, most = [0] * batch, [self.k.shape[1]] * batch
-        for entry, (own, start, count) in enumerate(zip(rows, starts, most, strict=True)):
-            keys = count if used is None else used[entry]
-            if not 0 <= keys <= count:
-                raise UserError(f"sequence {entry} has {keys} keys, and K and V have room for {count}")
-            if own.start is None or own.stop > own.start:
-                yield Part(entry, own, slice(start, start + keys))
-
-    def queries(self, tensor: Tensor, part: Part) -> Tensor:
-        """View [1 or B, H, rows, columns] of a tensor in the layout of Q."""
-        if self.packed:
-            return tensor[part.rows].transpose(0, 1)[None]
-        tensor = tensor if self.heads_first else tensor.transpose(1, 2)
-        return tensor if part.entry is None else tensor[part.entry][None]
-
-    def keys(self, tensor: Tensor, part: Part) -> Tensor:
-        """View [1 or B, Hkv, keys, columns] of a tensor in the layout of K; of pages a copy."""
-        if self.block_table is not None:
-            assert part.entry is not None
-            pages = self.block_table[part.entry, : -(-part.keys.stop // tensor.shape[1])].long()
-            if len(pages) and not 0 <= int(pages.min()) <= int(pages.max()) < len(tensor):
-                raise UserError(
-                    f"block_table names page {int(pages.min()) if pages.min() < 0 else int(pages.max())} for sequence "
-                    f"{part.entry}, and the cache has pages 0 to {len(tensor) - 1}"
-                )
-            return tensor[pages].flatten(0, 1)[part.keys].transpose(0, 1)[None]
-        if self.packed:
-            return tensor[part.keys].transpose(0, 1)[None]
-        tensor = tensor if self.heads_first else tensor.transpose(1, 2)
-        return tensor if part.entry is None else tensor[part.entry][None, :, part.keys]
-
-    def rows_of_lse(self, lse: Tensor, part: Part) -> Tensor:
-        """View [1 or B, H, rows] of a log-sum-exp of :attr:`lse_shape`."""
-        if self.packed:
-            return lse[:, part.rows][None]
-        return lse if part.entry is None else lse[part.entry][None]
-
-    def slopes(self, part: Part) -> Tensor | None:
-        """ALiBi slopes [1 or B, H]."""
-        given = self.alibi_slopes
-        if given is None or given.dim() == 1:
-            return given if given is None else given[None]
-        return given if part.entry is None else given[part.entry][None]
-
-
-def _slices(name: str, ends: Tensor | None, tensor: Tensor | None) -> list[slice]:
-    """Rows of each packed sequence."""
-    assert ends is not None
-    numbers = ends.tolist()
-    rows = numbers[-1] if tensor is None else len(tensor)
-    if numbers[0] < 0 or any(end < start for start, end in pairwise(numbers)) or numbers[-1] > rows:
-        raise UserError(f"cu_seqlens_{name} must rise from 0 to at most the {rows} rows of {name}")
-    return [slice(start, end) for start, end in pairwise(numbers)]
 
 
 @lru_cache(maxsize=4096)

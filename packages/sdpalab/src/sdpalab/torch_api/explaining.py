@@ -169,10 +169,11 @@ def prepare(
     *,
     lse: bool = False,
 ) -> Explanation:
-    """Perform the one-time work of such a call on this thread: choose, build and load the kernel, synchronise once.
+    """Perform the one-time work of such a call on this thread: choose, build and load the kernels, synchronise once.
 
     Later calls of this thread with tensors of these shapes do not synchronise, so a CUDA graph can capture them. Calls
-    that torch computes need no preparation. Arguments and exceptions are those of :func:`explain`; launches nothing.
+    that torch computes need no preparation. A backward pass that runs on another thread of torch prepares its kernel
+    there. Arguments and exceptions are those of :func:`explain`; launches nothing.
 
     Returns
     -------
@@ -180,9 +181,11 @@ def prepare(
         Implementation of such a call.
     """
     explanation = explain(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, lse=lse)
-    if explanation.kernel:
+    if explanation.kernel and simulation() is None:
         call = call_of(query, key, value, is_causal, scale)
-        kernel, _ = certified(call, lse=lse or needs_gradients(query, key, value))
-        if kernel is not None and simulation() is None:
-            make_ready(kernel, call.buffers())
+        kernel, _, back = _kernels(call, lse, deterministic=False, gpu=None)
+        make_ready(kernel, call.buffers())
+        if back is not None:
+            out, sums = call.q.new_empty(call.q.shape), call.q.new_empty(call.lse_shape, dtype=torch.float32)
+            make_ready(back, call.buffers(do=out, o=out, lse=sums))
     return explanation

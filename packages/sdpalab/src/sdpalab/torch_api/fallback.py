@@ -14,7 +14,8 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as functional
 
-from sdpalab.torch_api.calls import AttentionCall, Part
+from sdpalab.torch_api.calls import AttentionCall
+from sdpalab.torch_api.parts import Part, keys_of, parts, queries_of, rows_of_lse, slopes_of
 
 __all__ = ["backward", "by_products", "forward"]
 
@@ -39,9 +40,9 @@ def forward(call: AttentionCall, *, lse: bool) -> tuple[Tensor, Tensor]:
     out = call.q.new_zeros(shape) if call.packed else call.q.new_empty(shape)
     sums = call.q.new_full(call.lse_shape, float("-inf" if lse else "nan"), dtype=_wide(call.q))
     with torch.autocast(call.q.device.type, enabled=False):
-        for part in call.parts():
+        for part in parts(call):
             q, k, v = _part(call, part)
-            o, own = call.queries(out, part), call.rows_of_lse(sums, part)
+            o, own = queries_of(call, out, part), rows_of_lse(call, sums, part)
             if not k.shape[2]:
                 o.zero_()
                 own.fill_(float("-inf"))
@@ -78,22 +79,22 @@ def backward(
     products = by_products(call) or grad_lse is not None or deterministic
     dq, dk, dv = (torch.zeros_like(each, memory_format=torch.contiguous_format) for each in (call.q, call.k, call.v))
     with torch.autocast(call.q.device.type, enabled=False):
-        for part in call.parts():
+        for part in parts(call):
             q, k, v = _part(call, part)
             if not k.shape[2]:
                 continue
-            do = call.queries(grad, part)
+            do = queries_of(call, grad, part)
             if products:
-                o, sums = call.queries(out, part), call.rows_of_lse(lse, part)
-                own_lse = None if grad_lse is None else call.rows_of_lse(grad_lse, part)
+                o, sums = queries_of(call, out, part), rows_of_lse(call, lse, part)
+                own_lse = None if grad_lse is None else rows_of_lse(call, grad_lse, part)
                 own: Sequence[Tensor] = _gradients(call, part, (q, k, v), do, o, sums, own_lse)
             else:
                 with _recording():
                     leaves = [each.detach().requires_grad_() for each in (q, k, v)]
                     own = torch.autograd.grad(_attention(call, *leaves), leaves, do)
-            call.queries(dq, part).copy_(own[0])
-            call.keys(dk, part).copy_(own[1])
-            call.keys(dv, part).copy_(own[2])
+            queries_of(call, dq, part).copy_(own[0])
+            keys_of(call, dk, part).copy_(own[1])
+            keys_of(call, dv, part).copy_(own[2])
     return dq, dk, dv
 
 
@@ -106,7 +107,7 @@ def _recording() -> Iterator[None]:
 
 
 def _part(call: AttentionCall, part: Part) -> tuple[Tensor, Tensor, Tensor]:
-    return call.queries(call.q, part), call.keys(call.k, part), call.keys(call.v, part)
+    return queries_of(call, call.q, part), keys_of(call, call.k, part), keys_of(call, call.v, part)
 
 
 def _attention(call: AttentionCall, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -154,7 +155,7 @@ class _Step(NamedTuple):
 
 def _steps(call: AttentionCall, part: Part, q: Tensor, k: Tensor) -> Iterator[_Step]:
     wide, total, keys = _wide(q), q.shape[2], k.shape[2]
-    columns, slopes = _grouped(k, k).mT, call.slopes(part)
+    columns, slopes = _grouped(k, k).mT, slopes_of(call, part)
     for start in range(0, total, _ROWS):
         rows = slice(start, min(start + _ROWS, total))
         scores = (_grouped(q[:, :, rows], k) @ columns) * call.scale

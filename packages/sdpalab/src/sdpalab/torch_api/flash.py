@@ -19,6 +19,7 @@ from sdpalab.torch_api.calls import AttentionCall
 from sdpalab.torch_api.kernels import certified, launch
 from sdpalab.torch_api.mode import fall_back
 from sdpalab.torch_api.recording import note, recording
+from sdpalab.torch_inputs import needs_gradients
 
 __all__ = ["append", "attend"]
 
@@ -50,7 +51,7 @@ def attend(call: AttentionCall, *, lse: bool = False, deterministic: bool = Fals
         If a length or a page index is out of range, or within :func:`sdpalab.no_fallback` if no certified kernel covers
         the call.
     """
-    gradients = torch.is_grad_enabled() and any(each.requires_grad for each in (call.q, call.k, call.v))
+    gradients = needs_gradients(call.q, call.k, call.v)
     if gradients or torch.compiler.is_compiling():
         both: tuple[Tensor, Tensor] = torch.ops.sdpalab.flash_attention(*call.arguments, lse, gradients, deterministic)
         return both
@@ -77,7 +78,9 @@ def _forward(call: AttentionCall, lse: bool, gradients: bool, deterministic: boo
         kernel = kernel if other[0] is not None else None
     if kernel is not None:
         outputs = call.outputs(launch(kernel, call.buffers()))
-        return outputs["o"], outputs["lse"] if lse or gradients else call.q.new_empty(call.lse_shape).float()
+        return outputs["o"], outputs["lse"] if lse or gradients else call.q.new_empty(
+            call.lse_shape, dtype=torch.float32
+        )
     fall_back(reason)
     return fallback.forward(call, lse=lse or (gradients and deterministic))
 

@@ -19,7 +19,8 @@ import torch
 from sdpalab.errors import UserError
 from sdpalab.torch_api.calls import AttentionCall
 from sdpalab.torch_api.flash import append, attend
-from sdpalab.torch_inputs import autocast
+from sdpalab.torch_api.flash_attn_checks import check_lengths, check_tensors, refuse, settings_of
+from sdpalab.torch_inputs import autocast, needs_gradients
 
 __all__ = ["CALLS", "FlashCall", "flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"]
 
@@ -124,11 +125,11 @@ def flash_attn_func(
         If the tensors do not match or an argument has no implementation; within :func:`sdpalab.no_fallback` if no
         certified kernel covers the call.
     """
-    _refuse("flash_attn_func", dropout_p=dropout_p)
-    _check(q, k, v, q_rank=4, kv_rank=4)
+    refuse("flash_attn_func", dropout_p=dropout_p)
+    check_tensors(q, k, v, q_rank=4, kv_rank=4)
     if not q.shape[0] == k.shape[0]:
         raise UserError(f"q has a batch of {q.shape[0]}, and k of {k.shape[0]}")
-    settings = _settings(q, softmax_scale, causal, window_size, softcap, alibi_slopes, q.shape[0])
+    settings = settings_of(q, softmax_scale, causal, window_size, softcap, alibi_slopes, q.shape[0])
     q, k, v = autocast(q, k, v)
     return FlashCall(AttentionCall(q, k, v, **settings), 3 if return_attn_probs else 1, deterministic)
 
@@ -184,16 +185,16 @@ def flash_attn_varlen_func(
     UserError
         As :func:`flash_attn_func`; on a CPU also if a length or a page index is out of range.
     """
-    _refuse("flash_attn_varlen_func", dropout_p=dropout_p)
-    _check(q, k, v, q_rank=3, kv_rank=3 if block_table is None else 4)
+    refuse("flash_attn_varlen_func", dropout_p=dropout_p)
+    check_tensors(q, k, v, q_rank=3, kv_rank=3 if block_table is None else 4)
     if cu_seqlens_k is None and (block_table is None or seqused_k is None):
         raise UserError("flash_attn_varlen_func needs cu_seqlens_k, or block_table with seqused_k")
-    if block_table is not None and _recorded(q, k, v):
+    if block_table is not None and needs_gradients(q, k, v):
         raise UserError("flash_attn_varlen_func has no gradients with block_table: a cache of pages is not trained")
     batch = cu_seqlens_q.shape[0] - 1
-    _check_lengths(batch, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
-    _check_lengths(batch, seqused_k=seqused_k, block_table=block_table)
-    settings = _settings(q, softmax_scale, causal, window_size, softcap, alibi_slopes, batch)
+    check_lengths(batch, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    check_lengths(batch, seqused_k=seqused_k, block_table=block_table)
+    settings = settings_of(q, softmax_scale, causal, window_size, softcap, alibi_slopes, batch)
     if block_table is not None and seqused_k is None and cu_seqlens_k is not None:
         seqused_k = cu_seqlens_k[1:] - cu_seqlens_k[:-1]
     q, k, v = autocast(q, k, v)
@@ -265,14 +266,14 @@ def flash_attn_with_kvcache(
         length or a page index is out of range, before anything is written.
     """
     name = "flash_attn_with_kvcache"
-    _refuse(
+    refuse(
         name,
         rotary_cos=rotary_cos,
         rotary_sin=rotary_sin,
         cache_batch_idx=cache_batch_idx,
         cache_leftpad=cache_leftpad,
     )
-    _check(q, k_cache, v_cache, q_rank=4, kv_rank=4)
+    check_tensors(q, k_cache, v_cache, q_rank=4, kv_rank=4)
     batch = q.shape[0]
     if (k is None) != (v is None):
         raise UserError(f"{name} takes k and v together")
@@ -280,14 +281,14 @@ def flash_attn_with_kvcache(
         raise UserError(f"{name} needs cache_seqlens with {'k' if k is not None else 'block_table'}")
     if block_table is None and k_cache.shape[0] != batch:
         raise UserError(f"q has a batch of {batch}, and k_cache of {k_cache.shape[0]}")
-    if _recorded(q, k_cache, v_cache, k, v):
+    if needs_gradients(q, k_cache, v_cache, k, v):
         raise UserError(f"{name} has no gradients: call it under torch.no_grad()")
     lengths = (
         torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
         if isinstance(cache_seqlens, int)
         else cache_seqlens
     )
-    _check_lengths(batch, cache_seqlens=lengths, block_table=block_table)
+    check_lengths(batch, cache_seqlens=lengths, block_table=block_table)
     if k is not None and v is not None and lengths is not None:
         for cache, new, both in ((k_cache, k, "k"), (v_cache, v, "v")):
             wanted = (batch, k.shape[1], *cache.shape[2:])
@@ -296,79 +297,6 @@ def flash_attn_with_kvcache(
                     f"{both} must be {cache.dtype} {wanted} as {both}_cache, not {new.dtype} {tuple(new.shape)}"
                 )
         lengths = lengths + k.shape[1]
-    settings = _settings(q, softmax_scale, causal, window_size, softcap, alibi_slopes, batch)
+    settings = settings_of(q, softmax_scale, causal, window_size, softcap, alibi_slopes, batch)
     call = AttentionCall(q, k_cache, v_cache, seqused_k=lengths, block_table=block_table, **settings)
     return FlashCall(call, 2 if return_softmax_lse else 1, new=None if k is None or v is None else (k, v))
-
-
-def _settings(
-    q: Tensor,
-    softmax_scale: float | None,
-    causal: bool,
-    window_size: Sequence[int],
-    softcap: float,
-    alibi_slopes: Tensor | None,
-    batch: int,
-) -> dict[str, Any]:
-    """The fields of a call that every function has."""
-    heads = q.shape[-2]
-    if len(window_size) != 2 or min(window_size) < -1:
-        raise UserError(f"window_size is two numbers of keys from 0 up, or -1 for no bound, not {tuple(window_size)}")
-    if softcap < 0:
-        raise UserError(f"softcap is positive, or 0 for none, not {softcap}")
-    if alibi_slopes is not None:
-        if alibi_slopes.shape not in ((heads,), (batch, heads)) or alibi_slopes.device != q.device:
-            raise UserError(
-                f"alibi_slopes must be [{heads}] or [{batch}, {heads}] on {q.device}, not {list(alibi_slopes.shape)} "
-                f"on {alibi_slopes.device}"
-            )
-        alibi_slopes = alibi_slopes.detach()
-    return {
-        "alibi_slopes": alibi_slopes,
-        "scale": q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale),
-        "causal": bool(causal),
-        "window_left": window_size[0],
-        "window_right": 0 if causal else window_size[1],
-        "softcap": float(softcap),
-    }
-
-
-def _refuse(name: str, **given: Any) -> None:
-    for argument, value in given.items():
-        if value is not None and not (argument == "dropout_p" and value == 0):
-            raise UserError(f"{name} of sdpalab has no {argument}; flash_attn's own function has it")
-
-
-def _recorded(*tensors: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in tensors)
-
-
-def _check(q: Tensor, k: Tensor, v: Tensor, *, q_rank: int, kv_rank: int) -> None:
-    """Raise UserError for tensors that do not match."""
-    for name, given, rank in (("q", q, q_rank), ("k", k, kv_rank), ("v", v, kv_rank)):
-        if not isinstance(given, Tensor):
-            raise UserError(f"{name} must be a torch tensor, not a {type(given).__name__}")
-        if given.dim() != rank:
-            axes = "[rows, heads, head_dim]" if rank == 3 else "[batch or pages, rows, heads, head_dim]"
-            raise UserError(f"{name} must be {axes}, not of rank {given.dim()}")
-    if not q.device == k.device == v.device:
-        raise UserError(f"q, k and v must be on one device, not on {q.device}, {k.device} and {v.device}")
-    if not q.dtype == k.dtype == v.dtype and not torch.is_autocast_enabled(q.device.type):
-        raise UserError(f"q, k and v must have one dtype, not {q.dtype}, {k.dtype} and {v.dtype}")
-    if q.shape[-1] != k.shape[-1]:
-        raise UserError(f"q and k must have one head_dim, not {q.shape[-1]} and {k.shape[-1]}")
-    if k.shape[:-1] != v.shape[:-1]:
-        raise UserError(f"k and v must have the same rows and heads, not {tuple(k.shape)} and {tuple(v.shape)}")
-    if k.shape[-2] == 0 or q.shape[-2] % k.shape[-2]:
-        raise UserError(f"the heads of k must divide those of q, and {k.shape[-2]} does not divide {q.shape[-2]}")
-
-
-def _check_lengths(batch: int, **lengths: Tensor | None) -> None:
-    """Raise UserError for lengths, ends of sequences or block tables of another form."""
-    for name, given in lengths.items():
-        if given is None:
-            continue
-        rank, rows = (2, batch) if name == "block_table" else (1, batch + name.startswith("cu_seqlens"))
-        if given.dim() != rank or given.shape[0] != rows or given.dtype not in (torch.int32, torch.int64):
-            form = f"[{rows}, pages]" if rank == 2 else f"[{rows}]"
-            raise UserError(f"{name} must be int32 {form}, not {given.dtype} {list(given.shape)}")
