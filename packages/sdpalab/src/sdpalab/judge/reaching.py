@@ -154,7 +154,7 @@ class Reaching:
             below = 0
             left = set(regions) - {region for region, problem in best.items() if _work(problem) <= MOST_WORK}
             for size in sorted({*_LADDER, *(each + 1 for each in _LADDER), *constants}):
-                if not left or not 0 < size <= most:
+                if not left or self._plans_left <= 0 or not 0 < size <= most:
                     continue
                 for region in self._hits(change(base, size), known, left, regions):
                     least = self._least(change, base, below, size, known, region, regions)

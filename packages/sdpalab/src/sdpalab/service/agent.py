@@ -121,6 +121,7 @@ class Tools:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
         if process.returncode in (0, 1):
             return brief(printed.decode(errors="replace"), self.most, concluded=untrusted)
         lines = failed.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
