@@ -54,10 +54,10 @@ def test_the_algorithm_is_in_the_ptx(head_dim: int, dtype: str) -> None:
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_five_products_and_no_conflict(head_dim: int) -> None:
     counted = count(HOPPER_BACKWARD, PROBLEM.with_(seq_q=256, seq_kv=256, head_dim=head_dim), "sm_90a")
-    for step in counted.steps:
+    for step in counted.launches:
         for unit in ("sectors", "wavefronts"):
             assert step.counters.total(unit) == step.counters.total(f"ideal_{unit}"), (step.name, unit)
-    main = counted.steps[1]
+    main = counted.launches[1]
     products = [each for each in main.counters.by_instruction if "wgmma.mma_async" in each.text]
     columns = sum(int(each.text.partition("m64n")[2].partition("k")[0]) * each.warps for each in products)
     assert columns * 16 * 16 == 5 * 256 * 256 * head_dim
