@@ -10,6 +10,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))
 
+from cuda_submissions import FORWARD, FORWARD_DECLARED, inline
 from written_submissions import SUBMISSIONS, Written, write_all
 
 from sdpalab.cli import main
@@ -76,6 +77,18 @@ def test_a_trace_for_each_solution(tmp_path: Path) -> None:
     assert wrong["evaluation"]["status"] == "INCORRECT_NUMERICAL"
     assert wrong["evaluation"]["correctness"]["max_absolute_error"] > 1
     assert wrong["evaluation"]["correctness"]["extra"]["own"] == "rejects"
+
+
+def test_judge_takes_a_function_with_an_extension(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.py"
+    call = "\n\ndef mine(q, k, v, *, scale, causal):\n    return ext.forward(q.contiguous(), k, v, causal)\n"
+    file.write_text(inline(FORWARD.replace("n_kv - tile) && row", "n_kv - tile - 1) && row"), FORWARD_DECLARED) + call)
+    words = ["judge", f"{file}:mine", "--shape", "1,1,40,64", "--no-claims", "--only", "seed"]
+    assert main(words) == 1
+    assert "INCORRECT" in capsys.readouterr().out
+    file.write_text(inline(FORWARD, FORWARD_DECLARED) + call)
+    assert main(words) == 0
+    assert "code: attend<__half, 64, false>: the cases executed" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -200,6 +200,8 @@ def _audited(submission: Submission, tasks: _Tasks, timeout: float, interrupt: I
     except UserError as error:
         built = Status.BUILD_FAILED if isinstance(error, CandidateBuildError) else Status.CRASHED
         row = Audited(*head, problem.label, built.value, str(error))
+    except MachineError as error:
+        return Audited(*head, problem.label, Status.INFRA_ERROR.value, str(error))
     return Audited(**{**row.to_dict(), **_own(submission, stated)})
 
 

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.sandbox.callables import BadOutput, CallableRunner
+from sdpalab.judge.sandbox.candidate import file_of
 from sdpalab.judge.sandbox.messages import plain
 from sdpalab.judge.sandbox.plans import send_plan
 from sdpalab.judge.sandbox.wire import serve
@@ -113,6 +114,7 @@ class _CandidateServer:
         elif kind == "file":
             from sdpalab.kernels.userfile import load_user_kernel
 
+            _install_extensions(spec)
             self._loaded = load_user_kernel(spec)
         elif kind == "module":
             self._loaded = _imported(spec)
@@ -206,6 +208,16 @@ class _CandidateServer:
         plans = [self._kernel.launch_plan(problem, config, sms=each) for problem in problems for each in sms]
         launches = [launch for plan in plans for launch in plan.launches]
         return [{"threads": math.prod(launch.block), "dynamic_smem": launch.dynamic_smem} for launch in launches]
+
+
+def _install_extensions(spec: str) -> None:
+    """Let a user's file load extensions of torch in CUDA C++, if it names them."""
+    file = file_of(spec)
+    if file.suffix == ".py" and file.is_file() and "cpp_extension" in file.read_text(errors="replace"):
+        from sdpalab.judge.sandbox.kernel_calls import ARCH
+        from warpsan.program import install_extensions
+
+        install_extensions(ARCH)
 
 
 def _imported(spec: str) -> Any:
