@@ -112,11 +112,15 @@ def _dead(of: RingSubject, number: int, site: FloatSite, ptx: str) -> str:
     target = target_of(site.statement)
     if target is None:
         return ""
-    for constant in ("0f40E00000", "0f41300000"):  # 7 and 11, which have inverses
-        case = of.run(number, site.apply(ptx, f"mov.b32 {target}, {constant};"))
-        if outcome_of(case) != "equal":
-            return ""
-    return "any other value gives the same: it cancels, or meets a zero"
+
+    def equal(constant: str) -> bool:
+        return outcome_of(of.run(number, site.apply(ptx, f"mov.b32 {target}, {constant};"))) == "equal"
+
+    if all(equal(constant) for constant in ("0f40E00000", "0f41300000")):  # 7 and 11, which have inverses
+        return "any other value gives the same: it cancels, or meets a zero"
+    if all(equal(constant) for constant in ("0f43838000", "0f43868000")):  # 263 and 269
+        return "any value beyond a threshold gives the same: it is not used"
+    return ""
 
 
 def kernel_entry(of: RingSubject, copies: int, say: Say) -> dict[str, Any]:

@@ -207,7 +207,9 @@ def test_no_two_files_of_the_tests_have_one_name() -> None:
 
 def test_no_raw_asm_in_kernel_files() -> None:
     """An example without headers of its own has its PTX in the kernel."""
-    kernels = [path for path in (*PACKAGE.rglob("*.cu"), *(ROOT / "examples").rglob("*.cu")) if path.stem != "my_tensor"]
+    kernels = [
+        path for path in (*PACKAGE.rglob("*.cu"), *(ROOT / "examples").rglob("*.cu")) if path.stem != "my_tensor"
+    ]
     assert kernels
     wrong = [
         f"{path.relative_to(ROOT)}:{number}"

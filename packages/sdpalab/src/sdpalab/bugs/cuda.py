@@ -240,7 +240,7 @@ BUGS: tuple[Bug, ...] = (
     *in_source(
         "flash",
         "K addressed as if it were Q",
-        ("return col_block_offset<PANEL<D>>(lane);", "return row_block_offset<PANEL<D>>(lane);"),
+        ("return col_block_offset<PANEL<K_COLS>>(lane);", "return row_block_offset<PANEL<K_COLS>>(lane);"),
         harmless=FLAT,
     ),
     *in_source(

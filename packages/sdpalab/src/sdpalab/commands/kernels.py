@@ -16,7 +16,7 @@ __all__ = ["describe", "kernels"]
 
 _HEAD_DIMS = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256)
 """Head dimensions to try: those of common models."""
-_LAYOUTS = {"forward": ("dense", "varlen", "paged:16"), "backward": ("dense", "varlen")}
+_LAYOUTS = {"forward": ("dense", "varlen", "paged:16", "paged:64:e4m3"), "backward": ("dense", "varlen")}
 """Layouts to try, by task."""
 
 

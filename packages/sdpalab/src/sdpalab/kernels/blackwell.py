@@ -64,7 +64,7 @@ def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
     tiles, splits = ((config.int(name),) if config.int(name) else VALUES[name] for name in ("Q_TILES", "SPLIT"))
     ways = [(tile, split) for tile in tiles for split in splits if tile == 1 or split == 1] or [(tiles[0], splits[0])]
     on_fma = config.int("EXP_ON_FMA")
-    best = min(ways, key=lambda way: modelled_clocks(problem, *way, on_fma, sms=sms))
+    best = min(ways, key=lambda way: modelled_clocks(problem, way[0], way[1], on_fma, sms=sms))
     config = config.but(Q_TILES=best[0], SPLIT=best[1])
     if config.int("NUM_STAGES"):
         return config
