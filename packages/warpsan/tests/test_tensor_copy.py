@@ -335,7 +335,7 @@ def test_wrong_arguments_and_forms():
     body = START + load_of(3, 2048)
     arguments = [warpsan.TensorMap(array, (16, 64)), np.zeros(64, np.uint32), 0, 0, 0]
     assert kinds(body, arguments, params=PARAMS) == ["tensor-map"]  # two axes instead of three
-    for form in (".im2col", ".tile::gather4", ".tile.cta_group::1"):
+    for form in (".im2col", ".tile::gather4", ".tile.cta_group::3"):
         with pytest.raises(warpsan.UnsupportedInstruction, match=r"PTX line \d+: cp.async.bulk.tensor"):
             warpsan.launch(kernel(body.replace(".tile", form), PARAMS), "k", 1, 32, arguments)
 
@@ -371,3 +371,50 @@ def test_a_map_of_freed_memory_is_a_hazard():
     report = gpu.module(kernel(START + load_of(2, 1024), PARAMS))["k"].launch(1, 32, [raw, out, 0, 0, 0])
     assert [hazard.kind for hazard in report.hazards] == ["tensor-map"]
     assert "do not lie in one buffer" in report.hazards[0].message
+
+
+@pytest.mark.parametrize(("mode", "schedule"), MODES)
+@pytest.mark.parametrize("checks", [warpsan.CHECKS, (*warpsan.CHECKS, "lanes")])
+def test_lanes_that_store_the_same_box_write_equal_bytes(mode, schedule, checks):
+    """All lanes of a warp issue one store: FlashAttention-4's epilogue. Another box in the same place is a race."""
+    out = np.zeros((1, 16, 64), np.float16)
+    arguments = [warpsan.TensorMap(out.copy(), out.shape), np.zeros(64, np.uint32), 0, 0, 0]
+    arguments.append(warpsan.TensorMap(out, out.shape))
+    store = BACK.format("", "").replace("@!%p1", "setp.ge.u32 %p1, %r0, 32; @%p1")
+    body = START + WRITE + FENCE + "bar.sync 0;\n" + store
+    others = body.replace(
+        "cp.async.bulk.tensor", "and.b32 %r5, %r0, 1; mad.lo.u32 %r1, %r5, 128, %r1; cp.async.bulk.tensor"
+    )
+    options = {"params": STORE_PARAMS, "async_mode": mode, "schedule": schedule}
+    assert kinds(body, arguments, **options) == []
+    assert "lane-race" in kinds(others, arguments, **options)
+
+
+@pytest.mark.parametrize("mode", ["late", "early"])
+@pytest.mark.parametrize("casts", ["", ".multicast::cluster"])
+def test_copies_of_a_pair_signal_the_mbarrier_of_the_leading_cta(mode, casts):
+    """Both CTAs load a box; the address of the mbarrier has the lowest bit of the rank cleared."""
+    array = np.arange(32 * 64).astype(np.float16).reshape(1, 32, 64)
+    out = np.zeros((2, 16), np.uint32)
+    copy = f"cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes{casts}.cta_group::2"
+    place = "mapa.shared::cluster.u32 %r15, %r1, %r10; " if casts else "mov.u32 %r15, %r1; "
+    body = (
+        "ld.param.u64 %rd8, [p]; mov.b64 %rd6, a; cvta.param.u64 %rd7, %rd6; mov.u32 %r10, %cluster_ctarank;\n"
+        "@%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\n@%p1 fence.mbarrier_init.release.cluster;\n"
+        "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n"
+        "setp.eq.and.u32 %p3, %r10, 0, %p1; @%p3 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 4096;\n"
+        f"and.b32 %r11, %r2, -16777217; shl.b32 %r12, %r10, 4; mov.u32 %r13, 0; {place}\n"
+        "mov.u32 %r14, 1; shl.b32 %r14, %r14, %r10; cvt.u16.u32 %h1, %r14;\n"
+        f"@%p1 {copy} [%r15], [%rd7, {{%r13, %r12, %r13}}], [%r11]{', %h1' if casts else ''};\n"
+        "setp.ne.u32 %p4, %r10, 0; @%p4 bra SKIP;\n" + CTA_WAIT.format(0, "%r2", 0) + "SKIP:\n"
+        "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n"
+        "shl.b32 %r16, %r0, 2; add.u32 %r17, %r1, %r16; ld.shared.u32 %r18, [%r17]; shl.b32 %r19, %r10, 6;\n"
+        "add.u32 %r19, %r19, %r16; cvt.u64.u32 %rd9, %r19; add.u64 %rd9, %rd8, %rd9;\n"
+        "setp.lt.u32 %p5, %r0, 16; @%p5 st.global.u32 [%rd9], %r18;\n"
+    )
+    params = ".param .u64 p, .param .align 64 .b8 a[128]"
+    text = kernel(body, params).replace("ld.param.u64 %rd1, [p]; ", "mov.u64 %rd1, 0; ", 1)
+    arguments = [out, warpsan.TensorMap(array, (1, 16, 64))]
+    report = warpsan.launch(text, "k", 2, 64, arguments, cluster=(2, 1, 1), async_mode=mode)
+    assert [hazard.message for hazard in report.hazards] == []
+    np.testing.assert_array_equal(out.view(np.float16), array[0, ::16, :32])

@@ -8,10 +8,11 @@ from warpsan.analysis.derived import derived
 from warpsan.analysis.fusion import registers_read, registers_written
 from warpsan.analysis.program import Program
 from warpsan.ptx.grammar import known_form
-from warpsan.ptx.ir import Entry, Immediate, Instruction, Operand, Register
+from warpsan.ptx.ir import Address, Entry, Immediate, Instruction, Operand, Register
+from warpsan.ptx.synchronising import TensorCopy
 from warpsan.ptx.tensor_memory import TensorMove, TensorProduct, TensorWait
 
-__all__ = ["numbers_of_loads", "product_descriptors", "product_size", "uses_of_loads"]
+__all__ = ["masks_of_pairs", "numbers_of_loads", "product_descriptors", "product_size", "uses_of_loads"]
 
 
 @derived
@@ -73,6 +74,40 @@ def product_size(entry: Entry, instruction: Instruction) -> tuple[int, int, int]
     if form is None or value is None:
         return None
     return (value >> 24 & 31) * 16, (value >> 17 & 63) * 8, form.depth
+
+
+@derived
+def masks_of_pairs(entry: Entry) -> frozenset[int]:
+    """The pcs of the instructions that make the address of the leading CTA's mbarrier, for copies of pairs of CTAs.
+
+    On the GPU the address of a shared variable contains the rank of its CTA, and kernels clear the lowest bit of the
+    rank (``Sm100MmaPeerBitMask`` in CUTLASS). In the simulator the address of an own variable has no rank.
+    """
+    written: dict[str, list[Instruction]] = {}
+    copies = []
+    for each in entry.instructions:
+        form = known_form(each, TensorCopy)
+        if form is not None and form.pairs:
+            copies.append(each.operands[2])
+        for name in registers_written(each):
+            written.setdefault(name, []).append(each)
+    masks, waiting, seen = set(), _bases(copies), set[str]()
+    while waiting:
+        name = waiting.pop()
+        for each in written.get(name, ()) if name not in seen else ():
+            mask = each.operands[2] if each.opcode == "and" else None
+            if isinstance(mask, Immediate) and isinstance(mask.value, int) and mask.value >> 24 & 0xFF == 0xFE:
+                masks.add(each.pc)
+            elif each.opcode in ("add", "mov", "mad", "cvt", "cvta", "selp"):
+                waiting += registers_read(each)
+        seen.add(name)
+    return frozenset(masks)
+
+
+def _bases(operands: list[Operand]) -> list[str]:
+    """The registers of addresses."""
+    bases = (each.base if isinstance(each, Address) else each for each in operands)
+    return [each.name for each in bases if isinstance(each, Register)]
 
 
 def _constant(written: dict[str, list[Instruction]], operand: Operand) -> int | None:

@@ -240,6 +240,7 @@ class TransferEntry(NativeStruct):
     source: i64  # the address of the data in this process after the read
     state: i64  # WRITTEN_OUT and WAITED_FOR, as bits
     combine: i64  # bytes of an element << 16 | number of an operation + 1; 0: overwrite
+    alike: i64  # the lanes that store the same bytes to the same place by the same instruction, as bits
 
 
 class ThreadCopy(NativeStruct):

@@ -419,6 +419,12 @@ def _box_space(mods: Mods) -> str:
     return space
 
 
+def _pairs(mods: Mods) -> bool:
+    if "bulk_group" in mods.instruction.mods:
+        return False
+    return mods.choice(("cta_group::1", "cta_group::2"), "cta_group::1") == "cta_group::2"
+
+
 @form("cp.async.bulk.prefetch.tensor", words=("L2", "global"))
 class TensorBox(Form):
     """A prefetch of a box of a tensor, in tile mode."""
@@ -445,11 +451,14 @@ class TensorCopy(TensorBox):
         Space of the box in shared memory.
     casts : bool
         Whether the last operand but the policy is the mask of the CTAs of a multicast.
+    pairs : bool
+        Whether the mbarrier may be that of the other CTA of a pair.
     """
 
     stores: bool = flag("bulk_group")
     space: str = part(_box_space)
     casts: bool = part(_casts)
+    pairs: bool = part(_pairs)
 
     @property
     def completes(self) -> bool:

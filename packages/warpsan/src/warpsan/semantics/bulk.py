@@ -10,6 +10,7 @@ from warpsan.engine.transfers import (
     commit_transfers,
     copy_within,
     load_box,
+    load_box_of_pair,
     load_bytes,
     store_box,
     store_bytes,
@@ -79,7 +80,8 @@ def _tensor_copy(asm: Assembler, instruction: Instruction, form: TensorCopy) -> 
     operands = without_policy(asm, instruction, form.hint)
     many = asm.source(operands.pop(), "u16") if form.casts else -1
     words = box_operands(asm, instruction, form, operands, many)
-    asm.call(*(("tensor.store", store_box) if form.stores else ("tensor.load", load_box)), words)
+    load = ("tensor.load.pair", load_box_of_pair) if form.pairs else ("tensor.load", load_box)
+    asm.call(*(("tensor.store", store_box) if form.stores else load), words)
 
 
 def box_operands(

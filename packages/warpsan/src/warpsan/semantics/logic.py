@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from warpsan.analysis.tensor_memory import masks_of_pairs
 from warpsan.engine.assembler import Assembler, native
 from warpsan.engine.lanes import Lanes, where
+from warpsan.host.memory import RANK_SHIFT
 from warpsan.ptx.forms import PRMT_MODES
 from warpsan.ptx.grammar import Computation
-from warpsan.ptx.ir import Immediate, Instruction
+from warpsan.ptx.ir import Immediate, Instruction, Register
 
 __all__ = ["shifted"]
 
@@ -24,8 +26,26 @@ _LOGIC: dict[str, Callable[..., Lanes]] = {
 
 @native(*_LOGIC)
 def _logic(asm: Assembler, instruction: Instruction, form: Computation) -> None:
+    if form.name == "and" and instruction.pc in masks_of_pairs(asm.entry):
+        _leading(asm, instruction)
+        return
     types = [form.type.name] * len(instruction.operands)
     asm.elementwise(instruction, f"{form.name}.{form.type.name}", _LOGIC[form.name], *types)
+
+
+def _leading(asm: Assembler, instruction: Instruction) -> None:
+    """The address of the same variable in the leading CTA of a pair."""
+    target, address, mask = instruction.operands
+
+    def function(address: Lanes, mask: Lanes, own: Lanes) -> Lanes:
+        named = (address >> RANK_SHIFT) & 0xFF
+        rank = where(named == 0, own, named - 1) & 0xFE
+        return (address & mask & (1 << RANK_SHIFT) - 1) | where(
+            (named == 0) & (rank == own), rank.like(0), rank + 1
+        ) << RANK_SHIFT
+
+    sources = [(address, "u32"), (mask, "u32"), (Register("%cluster_ctarank"), "u32")]
+    asm.compute("and.pair", function, [(target, "u32")], sources)
 
 
 def _lookup(table: int, a: Lanes, b: Lanes, c: Lanes) -> Lanes:

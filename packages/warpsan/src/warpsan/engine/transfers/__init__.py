@@ -6,7 +6,15 @@ copy moves a box of a tensor, or a range of bytes (:mod:`.boxes`; the boxes are 
 """
 
 from warpsan.engine.transfers.arrivals import arrive_behind_copies
-from warpsan.engine.transfers.issue import copy_within, load_box, load_bytes, store_box, store_bytes, store_words
+from warpsan.engine.transfers.issue import (
+    copy_within,
+    load_box,
+    load_box_of_pair,
+    load_bytes,
+    store_box,
+    store_bytes,
+    store_words,
+)
 from warpsan.engine.transfers.landing import commit_transfers, drained, land_next, wait_for_transfers
 
 __all__ = [
@@ -16,6 +24,7 @@ __all__ = [
     "drained",
     "land_next",
     "load_box",
+    "load_box_of_pair",
     "load_bytes",
     "store_box",
     "store_bytes",

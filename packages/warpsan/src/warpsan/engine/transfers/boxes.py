@@ -48,7 +48,7 @@ def global_lines(context: Context, entry: TransferEntry, kind: int) -> int:
         record_line(context, entry, begin, end)
         count_sectors(context, begin, end, kind)
         add_sectors(context, entry, (end - 1) // SECTOR - begin // SECTOR + 1, end - begin)
-        return touch_line(context, begin, end, kind, entry.lane) if checked else 0
+        return touch_line(context, begin, end, kind, entry) if checked else 0
     axes, item = tensor.axes, tensor.item
     lines = tensor.box_bytes // (tensor.counts[0] * item)
     across = entry.coordinates[0]
@@ -63,7 +63,7 @@ def global_lines(context: Context, entry: TransferEntry, kind: int) -> int:
             continue
         outer += tensor.begin
         begin, end = outer + low * item, outer + high * item
-        status = touch_line(context, begin, end, kind, entry.lane) if checked else 0
+        status = touch_line(context, begin, end, kind, entry) if checked else 0
         if status != 0:
             return status
         total += end - begin
@@ -123,9 +123,13 @@ def line_begin(tensor: MapWords, entry: TransferEntry, axes: int, line: int) -> 
     return source
 
 
-def touch_line(context: Context, begin: int, end: int, kind: int, issuer: int) -> int:
-    """The issuer, a lane of the current warp, reads (1) or writes (2) a range of global memory, or updates it
-    atomically (3). Returns a status."""
+def touch_line(context: Context, begin: int, end: int, kind: int, entry: TransferEntry) -> int:
+    """The issuer of a copy, a lane of the current warp, reads (1) or writes (2) a range of global memory, or updates it
+    atomically (3). Returns a status.
+
+    Lanes that store the same bytes by the same instruction come after each other's store.
+    """
+    issuer = entry.lane
     looks = context.global_undefined
     if (
         kind == 1 and context.global_marks == 0 and written_nearby(context, begin, end)
@@ -145,7 +149,7 @@ def touch_line(context: Context, begin: int, end: int, kind: int, issuer: int) -
         elif kind == 3:
             status = update_pieces(context, mask, 1 << issuer, width, CONTINUES | SAME_GPU << SCOPE_SHIFT, issuer)
         else:
-            status = write_pieces(context, mask, 1 << issuer, width, issuer)
+            status = write_pieces(context, mask, entry.alike, width, issuer)
         if status == 0 and looks != 0:
             status = look_at_pieces(context, mask, width, kind)
         if status != 0:

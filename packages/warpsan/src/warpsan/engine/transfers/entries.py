@@ -33,6 +33,7 @@ __all__ = [
     "box_entry",
     "bytes_entry",
     "lane_address",
+    "lanes_alike",
     "new_entry",
     "next_entry",
     "next_serial",
@@ -83,6 +84,7 @@ def new_entry(context: Context, kind: int, lane: int, cta: int, offset: int, siz
     entry.source = 0
     entry.state = 0
     entry.combine = 0
+    entry.alike = 1 << lane
     return entry.address
 
 
@@ -90,6 +92,24 @@ def lane_address(registers: int, record: Record, operand: int, lane: int) -> int
     """A lane's address: the row of a record's operand, plus the offset in the next operand."""
     row = registers + record.operands[operand]
     return load64(row + 8 * lane) + record.operands[operand + 1]
+
+
+def lanes_alike(registers: int, record: Record, mask: int, lane: int, boxes: int) -> int:
+    """The lanes of a mask whose copy has the operands of a lane's, as bits: their stores write equal bytes."""
+    alike, axes = 0, record.operands[COPY_MANY]
+    for other in range(32):
+        if mask >> other & 1 == 0:
+            continue
+        same = lane_address(registers, record, COPY_SHARED, other) == lane_address(
+            registers, record, COPY_SHARED, lane
+        ) and lane_address(registers, record, COPY_FAR, other) == lane_address(registers, record, COPY_FAR, lane)
+        for k in range(axes if boxes else 1):
+            row = registers + (record.operands[COPY_COORDINATES + k] if boxes else axes)
+            if load32(row + 4 * other) != load32(row + 4 * lane):
+                same = False
+        if same:
+            alike |= 1 << other
+    return alike
 
 
 def tensor_map_at(context: Context, lane: int, address: int) -> int:

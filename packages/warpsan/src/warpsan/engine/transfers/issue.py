@@ -31,17 +31,34 @@ from warpsan.engine.suspects import current_instruction, is_status
 from warpsan.engine.tags import global_tag
 from warpsan.engine.traffic import count_shared
 from warpsan.engine.transfers.boxes import global_lines
-from warpsan.engine.transfers.entries import box_entry, bytes_entry, lane_address, new_entry, next_entry, next_serial
+from warpsan.engine.transfers.entries import (
+    box_entry,
+    bytes_entry,
+    lane_address,
+    lanes_alike,
+    new_entry,
+    next_entry,
+    next_serial,
+)
 from warpsan.engine.transfers.landing import begin_store, begin_transfer
 from warpsan.engine.unit_addresses import check_shared, cta_alive, cta_of, offset_of
 from warpsan.engine.words import copy, load32, load64
 
-__all__ = ["copy_within", "load_box", "load_bytes", "store_box", "store_bytes", "store_words"]
+__all__ = ["copy_within", "load_box", "load_box_of_pair", "load_bytes", "store_box", "store_bytes", "store_words"]
+
+
+BOXES, BOXES_OF_PAIRS = 1, 2
+"""Copies of boxes, and those whose mbarrier may be that of the other CTA of a pair."""
 
 
 def load_box(registers: int, record: Record, mask: int, context: Context) -> int:
     """``cp.async.bulk.tensor`` to shared memory."""
-    return issue(registers, record, mask, context, LOADS, 1)
+    return issue(registers, record, mask, context, LOADS, BOXES)
+
+
+def load_box_of_pair(registers: int, record: Record, mask: int, context: Context) -> int:
+    """``cp.async.bulk.tensor.cta_group::2`` to shared memory: its mbarrier may be that of the other CTA of a pair."""
+    return issue(registers, record, mask, context, LOADS, BOXES_OF_PAIRS)
 
 
 def load_bytes(registers: int, record: Record, mask: int, context: Context) -> int:
@@ -51,7 +68,7 @@ def load_bytes(registers: int, record: Record, mask: int, context: Context) -> i
 
 def store_box(registers: int, record: Record, mask: int, context: Context) -> int:
     """``cp.async.bulk.tensor`` or its reduction to global memory."""
-    return issue(registers, record, mask, context, STORES, 1)
+    return issue(registers, record, mask, context, STORES, BOXES)
 
 
 def store_bytes(registers: int, record: Record, mask: int, context: Context) -> int:
@@ -76,15 +93,17 @@ def issue(registers: int, record: Record, mask: int, context: Context, kind: int
             place = box_entry(registers, record, lane, context, kind)
         else:
             place = bytes_entry(registers, record, lane, context, kind)
-        status = place if is_status(place) else issue_one(registers, record, lane, context, TransferEntry(place))
+        if is_status(place) == 0 and kind == STORES and context.checked != 0:
+            TransferEntry(place).alike = lanes_alike(registers, record, mask, lane, boxes)
+        status = place if is_status(place) else issue_one(registers, record, lane, context, TransferEntry(place), boxes)
         if status > LEFT_OUT:
             return status
     record_lines(context, record.operands[COPY_PC])
     return 0
 
 
-def issue_one(registers: int, record: Record, lane: int, context: Context, entry: TransferEntry) -> int:
-    """A lane issues the copy of an entry. Returns ``LEFT_OUT`` or a status."""
+def issue_one(registers: int, record: Record, lane: int, context: Context, entry: TransferEntry, boxes: int) -> int:
+    """A lane issues the copy of an entry, of boxes or of bytes. Returns ``LEFT_OUT`` or a status."""
     kind = entry.kind
     entry.pc = record.operands[COPY_PC]
     if kind != LOADS:
@@ -100,7 +119,8 @@ def issue_one(registers: int, record: Record, lane: int, context: Context, entry
     entry.mbarrier = MbarrierState(mbarrier)
     casts = record.operands[COPY_CASTS]
     if kind == LOADS and casts >= 0:
-        return multicast(context, entry, load32((registers + casts + 2 * lane) & ~3) >> 16 * (lane & 1) & 0xFFFF)
+        ranks = load32((registers + casts + 2 * lane) & ~3) >> 16 * (lane & 1) & 0xFFFF
+        return multicast(context, entry, ranks, boxes == BOXES_OF_PAIRS)
     return begin_load(context, entry, 1, 1)
 
 
@@ -121,8 +141,10 @@ def set_combination(context: Context, entry: TransferEntry, combine: int) -> int
     return 0
 
 
-def multicast(context: Context, model: TransferEntry, ranks: int) -> int:
-    """A box is copied to the same place of several CTAs, and signals the same mbarrier of each. Returns a status.
+def multicast(context: Context, model: TransferEntry, ranks: int, pairs: int) -> int:
+    """A box is copied to the same place of several CTAs, and signals the same mbarrier of each; with ``pairs``, that of
+    the CTA of its pair whose rank has the parity of the given mbarrier's (PTX ISA, "cp.async.bulk.tensor"). Returns a
+    status.
 
     Global memory is read once.
     """
@@ -132,11 +154,12 @@ def multicast(context: Context, model: TransferEntry, ranks: int) -> int:
     offset = entry.mbarrier.offset
     reads = 1
     first = first_of_cluster(context, context.current_warp.cta)
+    parity = entry.mbarrier.cta - first & 1
     for rank in range(context.cluster_size):
         if ranks >> rank & 1 == 0:
             continue
         cta = first + rank
-        mbarrier = mbarrier_at(context, cta, offset)
+        mbarrier = mbarrier_at(context, first + (rank & ~1 | parity) if pairs else cta, offset)
         if cta_alive(context, cta) == 0:
             status = break_rule(context, WRITES_EXITED, 1 << entry.lane)
             if status != 0:
