@@ -51,10 +51,13 @@ def test_it_computes(kernel: CudaKernel, problem: Problem, kind: str) -> None:
 
 
 @pytest.mark.sample(2)
-@EACH
 @pytest.mark.parametrize("head_dim", [64, 96, 128])
-@pytest.mark.parametrize("number", [1, 2])
-def test_every_configuration_computes(kernel: CudaKernel, head_dim: int, number: int) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "number"),
+    [(kernel, number) for kernel in GRADIENT_KERNELS.values() for number in range(1, len(kernel.configs))],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_every_configuration_computes(kernel: CudaKernel, number: int, head_dim: int) -> None:
     problem, config = CORNER.with_(head_dim=head_dim, window_size=(70, 0)), Config(kernel.configs[number])
     if kernel.why_not(problem, config) is None:
         assert_computes(kernel, problem, config)

@@ -9,7 +9,9 @@
 // fixed by semaphores (backward/sum_order.cuh): copies of dQ for each CTA would grow with the GPU, a second pass over S
 // and dP costs 2 products of 5, and the semaphores wait only at the start of a launch.
 //
-// Knobs: BLOCK (keys of a CTA, 16 a warp), STREAM (queries a tile), DO_STAGES, DETERMINISTIC; 0 chooses by HEAD_DIM.
+// Knobs: BLOCK (keys of a CTA), STREAM (queries a tile), WARP_KEYS and QUERY_WARPS (backward/key_tile.cuh), DO_STAGES,
+// DETERMINISTIC; 0 chooses by HEAD_DIM. Ada is limited by its tensor cores: 16 keys a warp, two CTAs an SM. The A100 is
+// limited by shared memory: 32 keys a warp, at head_dim 128 with two warps for the same keys.
 
 #include "backward/delta.cuh"
 #include "backward/key_loop.cuh"
