@@ -20,7 +20,9 @@ HEADERS = sorted(path.relative_to(INCLUDE_DIR).as_posix() for path in INCLUDE_DI
 WRAPPERS = ["ptx/cluster.cuh", "ptx/gpu_scope.cuh", "ptx/offsets.cuh", "ptx/sm80.cuh", "ptx/sm89.cuh", "ptx/sm90.cuh"]
 WRAPPERS += ["ptx/wgmma.cuh", "ptx/wgmma_fp8.cuh"]
 """Headers that hold instructions."""
-ALTERNATIVES = [f"backward/{name}.cuh" for name in ("key_loop", "key_tile", "own_loop", "own_tile", "query_gradient")]
+ALTERNATIVES = [
+    f"backward/{name}.cuh" for name in ("entry_rows", "key_loop", "key_tile", "own_loop", "own_tile", "query_gradient")
+]
 ALTERNATIVES += ["epilogue/cluster_merge.cuh", "tile/warp.cuh"]
 """The last two define a name that another header defines, too (``Partial``, ``WARP_M``); no kernel includes both. The
 others include ``tile/warp.cuh``."""

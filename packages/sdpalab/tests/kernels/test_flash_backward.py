@@ -13,10 +13,13 @@ from sdpalab.bugs.edit import SourceEdit
 from sdpalab.compile import build
 from sdpalab.compile.resources import Resources, resources
 from sdpalab.inputs import make_inputs
+from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.sanitize import sanitize_kernel
+from sdpalab.judge.verdict import Status
 from sdpalab.kernels.flash_backward import FLASH_BACKWARD, smem_bytes
 from sdpalab.kernels.kernel import Config
 from sdpalab.model.counted import count
+from sdpalab.packing import TAIL, Packing
 from sdpalab.problem import Problem
 from sdpalab.run import SimulatedExecutor
 from warpsan.sanitize.sanitizer import Modes
@@ -109,6 +112,40 @@ def test_32_keys_a_warp_halve_the_reads_of_shared_memory(head_dim: int, config: 
     for ordered in (0, 1):
         chosen = config.but(DETERMINISTIC=ordered)
         assert_computes(FLASH_BACKWARD, TILES.with_(head_dim=head_dim, seq_q=150, causal=True), chosen, arch="sm_80")
+
+
+PACKED = Problem(
+    *(3, 4, 150, 64),
+    kv_heads=2,
+    seq_kv=200,
+    q_lengths=(150, 0, 70),
+    kv_lengths=(200, 30, 130),
+    layout="varlen",
+    task="backward",
+)
+GAPS = PACKED.with_(
+    layout="varlen:gaps", causal=True, bottom_right=True, q_lengths=(15, 100, 70), kv_lengths=(40, 130, 0)
+)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(
+    "problem", [PACKED, GAPS, GAPS.with_(head_dim=128, alibi_slopes=True)], ids=lambda each: each.label
+)
+@pytest.mark.parametrize("ordered", [0, 1])
+def test_packed_sequences(problem: Problem, ordered: int) -> None:
+    """Each sequence is right whatever NaN lies between and behind them, and gradients of rows behind the last are 0."""
+    config, packing = FLASH_BACKWARD.default_config.but(DETERMINISTIC=ordered), Packing(problem)
+    inputs = make_inputs(problem)
+    plan = FLASH_BACKWARD.launch_plan(problem, config)
+    result = SimulatedExecutor().run(plan, packing.pack(inputs.arrays))
+    assert not result.hazards
+    assert (
+        judge_output(problem, inputs, packing.unpack(result.outputs), FLASH_BACKWARD.numerics_of(config)).status
+        is Status.PASSED
+    )
+    for name in ("dq", "dk", "dv"):
+        assert not result.outputs[name][-TAIL:].any(), name
 
 
 def resources_of_gradients(problem: Problem) -> Resources:

@@ -20,8 +20,8 @@ static_assert(DETERMINISTIC == 0 || DETERMINISTIC == 1, "DETERMINISTIC is 0 or 1
 
 __global__ void __launch_bounds__(DELTA_THREADS)
     attention_delta(const Element* __restrict__ o, const Element* __restrict__ dout, float* __restrict__ delta,
-                    long long rows) {
-    delta_of_rows(o, dout, delta, rows);
+                    long long rows, int heads) {
+    delta_of_rows(o, dout, delta, rows, VARLEN ? heads : 1);
 }
 
 __global__ void __launch_bounds__(NUM_THREADS, 1)
@@ -31,11 +31,14 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
                         Element* __restrict__ dv, const int* __restrict__ kv_lengths,
                         const int* __restrict__ q_lengths, const void* __restrict__ attn_mask,
                         const float* __restrict__ alibi_slopes, int seq_q, int seq_kv, int heads, int group,
-                        float scale, unsigned* semaphores) {
+                        float scale, const int* __restrict__ cu_seqlens_q, const int* __restrict__ cu_seqlens_k,
+                        int batch, unsigned* semaphores) {
     extern __shared__ __align__(1024) unsigned char smem[];
     const Tensors tensors{q,          k,         v,         dout,         lse,   delta,  nullptr, dk,    dv,
-                          kv_lengths, q_lengths, attn_mask, alibi_slopes, seq_q, seq_kv, heads,   group, scale};
-    const unsigned tiles = ceil_div(seq_kv, BLOCK);
+                          kv_lengths, q_lengths, attn_mask, alibi_slopes, seq_q, seq_kv, heads, group, scale,
+                          cu_seqlens_q, cu_seqlens_k, batch};
+    const unsigned tiles =
+        VARLEN ? PackedEnds{cu_seqlens_k, batch, seq_kv}.all_tiles<BLOCK>() : ceil_div(seq_kv, BLOCK);
 #if DETERMINISTIC
     const unsigned kv_heads = gridDim.x / tiles;
     const unsigned ticket = take_ticket(semaphores, gridDim.x, reinterpret_cast<unsigned*>(smem));
@@ -46,6 +49,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
 }
 
 __global__ void __launch_bounds__(256)
-    attention_dq(const float* __restrict__ sums, Element* __restrict__ dq, int seq_q, float scale, long long threads) {
-    convert_dq(sums, dq, seq_q, ceil_div(seq_q, STREAM), scale, threads);
+    attention_dq(const float* __restrict__ sums, Element* __restrict__ dq, int seq_q, int heads, float scale,
+                 long long threads, const int* __restrict__ cu_seqlens_q, int batch) {
+    convert_dq(sums, dq, seq_q, heads, scale, threads, PackedEnds{cu_seqlens_q, batch, seq_q});
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from sdpalab.kernels.flash_backward_two_pass import (
@@ -15,6 +16,7 @@ from sdpalab.kernels.flash_backward_two_pass import (
 from sdpalab.kernels.kernel import Config, CudaKernel, Knob, Numerics, StaticLimits
 from sdpalab.kernels.ladder import reject_oversized, reject_unlisted, window_macros
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan
+from sdpalab.packing import Packing
 from sdpalab.problem import Problem
 
 __all__ = ["FLASH_BACKWARD", "smem_bytes"]
@@ -57,8 +59,25 @@ def _threads(problem: Problem, config: Config) -> int:
     return 32 * _block(problem, config) // config.int("WARP_KEYS") * config.int("QUERY_WARPS")
 
 
+def _rows(problem: Problem) -> tuple[int, int]:
+    """Rows of a head in Q and in K: of a batch entry, or of all packed sequences."""
+    shapes = Packing(problem).inputs
+    return (shapes["q"][0][0], shapes["k"][0][0]) if problem.varlen else (problem.seq_q, problem.seq_kv)
+
+
+def _tiles(problem: Problem, rows: int, size: int) -> int:
+    """Tiles of ``size`` rows of a head; of packed sequences the bound of ``entry_rows.cuh``."""
+    return rows // size + problem.batch + 1 if problem.varlen else -(-rows // size)
+
+
+def _batches(problem: Problem) -> int:
+    """Batch entries with heads of their own in the tensors."""
+    return 1 if problem.varlen else problem.batch
+
+
 def _ctas(problem: Problem, config: Config) -> int:
-    return problem.batch * problem.kv_heads * -(-problem.seq_kv // _block(problem, config))
+    tiles = _tiles(problem, _rows(problem)[1], _block(problem, config))
+    return _batches(problem) * problem.kv_heads * tiles
 
 
 def _supports(problem: Problem) -> str | None:
@@ -82,6 +101,7 @@ def _reject(problem: Problem, config: Config) -> str | None:
 def _macros(problem: Problem, config: Config) -> Mapping[str, Knob]:
     return {
         **window_macros(problem),
+        **({"Q_LENGTHS": 0, "KV_LENGTHS": int(problem.layout_form.gaps)} if problem.varlen else {}),
         "BLOCK": _block(problem, config),
         "STREAM": _stream(problem, config),
         **{name: config[name] for name in ("WARP_KEYS", "QUERY_WARPS", "DO_STAGES", "DETERMINISTIC")},
@@ -89,21 +109,25 @@ def _macros(problem: Problem, config: Config) -> Mapping[str, Knob]:
 
 
 def _plan(problem: Problem, config: Config) -> LaunchPlan:
-    stream, heads = _stream(problem, config), problem.batch * problem.heads
-    tiles = -(-problem.seq_q // stream)
+    stream, heads = _stream(problem, config), _batches(problem) * problem.heads
+    seq_q, seq_kv = _rows(problem)
+    tiles = _tiles(problem, seq_q, stream)
     threads = heads * tiles * stream * problem.head_dim // 8
+    statistics = (problem.heads, seq_q) if problem.varlen else problem.q_shape[:3]
     buffers = (
-        Buffer("delta", problem.q_shape[:3], "float32", "workspace"),
+        Buffer("delta", statistics, "float32", "workspace"),
         Buffer("dq_sums", (heads, tiles, stream, problem.head_dim), "float32", "workspace", fill=0.0),
         *([Buffer("semaphores", (1 + heads * tiles,), "int32", "semaphore")] if config["DETERMINISTIC"] else []),
     )
     arrays = ("q", "k", "v", "do", "lse", "delta", "dq_sums", "dk", "dv")
+    ends = ("cu_seqlens_q", "cu_seqlens_k", problem.batch) if problem.varlen else (0, 0, 0)
+    lengths = ("kv_lengths" if problem.layout_form.gaps else 0, 0) if problem.varlen else ("kv_lengths", "q_lengths")
     gradients = Launch(
         grid=(_ctas(problem, config), 1, 1),
         block=(_threads(problem, config), 1, 1),
         args=(
-            *(*arrays, "kv_lengths", "q_lengths", "attn_mask", "alibi_slopes"),
-            *(problem.seq_q, problem.seq_kv, problem.heads, problem.group, problem.scale),
+            *(*arrays, *lengths, "attn_mask", "alibi_slopes"),
+            *(seq_q, seq_kv, problem.heads, problem.group, problem.scale, *ends),
             "semaphores" if config["DETERMINISTIC"] else 0,
         ),
         dynamic_smem=smem_bytes(problem, config),
@@ -111,10 +135,12 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
     convert = Launch(
         grid=(-(-threads // CONVERT_THREADS), 1, 1),
         block=(CONVERT_THREADS, 1, 1),
-        args=("dq_sums", "dq", problem.seq_q, problem.scale, threads),
+        args=("dq_sums", "dq", seq_q, problem.heads, problem.scale, threads, ends[0], problem.batch),
         entry="attention_dq",
     )
-    return LaunchPlan(buffers, (delta_launch(problem), gradients, convert))
+    delta = delta_launch(problem, heads * seq_q)
+    delta = replace(delta, args=(*delta.args, problem.heads))
+    return LaunchPlan(buffers, (delta, gradients, convert))
 
 
 def _limits(problem: Problem) -> StaticLimits:
@@ -156,7 +182,7 @@ FLASH_BACKWARD = CudaKernel(
         "DO_STAGES": (1, 2),
         "DETERMINISTIC": (0, 1),
     },
-    features=BACKWARD_FEATURES,
+    features=(*BACKWARD_FEATURES, "varlen"),
     macros=_macros,
     idea="FlashAttention-2's backward on mma.sync: keys stay, queries stream, dQ is added up in float32; 5 products",
 )

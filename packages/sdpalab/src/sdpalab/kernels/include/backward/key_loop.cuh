@@ -33,27 +33,28 @@ struct Place {
     __device__ __forceinline__ int part() const { return warp % QUERY_WARPS; }
 };
 
-// kv_head: over all batches. sums: [batch * heads][tiles of queries][DQ_TILE], zeros at first. semaphores: one a tile
+// kv_head, tile_of_head: EntryRows. sums: [heads of all batches][tiles of queries][DQ_TILE], zeros at first. semaphores: one a tile
 // of queries in the order of sums, read with DETERMINISTIC alone. smem: STATISTICS_OFFSET + 2 STATISTICS_BYTES, aligned
 // to 1,024.
 __device__ __forceinline__ void key_tile_gradients(const Tensors& tensors, float* sums, unsigned* semaphores,
-                                                   unsigned kv_head, int key_tile, unsigned char* smem) {
+                                                   unsigned kv_head, int tile_of_head, unsigned char* smem) {
     const unsigned smem_base = ptx::smem_address(smem);
     float* const statistics_smem = reinterpret_cast<float*>(smem + STATISTICS_OFFSET);  // [2][2][STREAM]
 
     const int group = tensors.group;
     const unsigned first_q_head = kv_head * group;
-    const Entry entry(first_q_head / tensors.heads, tensors.kv_lengths, tensors.q_lengths, tensors.seq_q,
-                      tensors.seq_kv);
+    const EntryRows rows(tensors, kv_head, tile_of_head);
+    const Entry entry = rows.valid(tensors);
+    const int key_tile = rows.key_tile;
     const int first_key = key_tile * BLOCK;
     const TilesSeen seen{entry};
     const Span tiles = seen.of_keys(first_key);
-    const int all_q_tiles = ceil_div(tensors.seq_q, STREAM);
+    const int own_pitch = kv_pitch(tensors);
 
-    const PanelCopy<BLOCK, HEAD_DIM, NUM_THREADS> own_copy(ptx::tid_x());
-    const long long own_offset = row_offset(kv_head, tensors.seq_kv, first_key);
-    own_copy.start(smem_base, tensors.k + own_offset, entry.keys - first_key);
-    own_copy.start(smem_base + OWN_BYTES, tensors.v + own_offset, entry.keys - first_key);
+    const long long own_offset = rows.kv_offset(tensors, kv_head, first_key);
+    const int keys_left = entry.keys - first_key;
+    copy_rows<BLOCK, NUM_THREADS>(smem_base, tensors.k + own_offset, keys_left, own_pitch);
+    copy_rows<BLOCK, NUM_THREADS>(smem_base + OWN_BYTES, tensors.v + own_offset, keys_left, own_pitch);
     ptx::cp_async_commit_group();
 
     // Loads of a tile of queries of a head: Q and the statistics, and dO.
@@ -61,22 +62,21 @@ __device__ __forceinline__ void key_tile_gradients(const Tensors& tensors, float
     const auto load_q = [&](int stage, unsigned head, int tile) {
         const int thread = ptx::tid_x();
         const int row = tile * STREAM;
-        PanelCopy<STREAM, HEAD_DIM, NUM_THREADS>(thread).start(
-            smem_base + Q_OFFSET + stage * STREAM_BYTES, tensors.q + row_offset(head, tensors.seq_q, row),
-            entry.queries - row);
+        copy_rows<STREAM, NUM_THREADS>(smem_base + Q_OFFSET + stage * STREAM_BYTES,
+                                       tensors.q + rows.q_offset(tensors, head, row), entry.queries - row,
+                                       q_pitch(tensors));
         if (thread < 2 * STREAM) {
             const bool valid = row + thread % STREAM < entry.queries;
             const float* const source = thread < STREAM ? tensors.lse : tensors.delta;
-            const float loaded =
-                valid ? source[static_cast<long long>(head) * tensors.seq_q + row + thread % STREAM] : 0.0f;
+            const float loaded = valid ? source[rows.statistic(tensors, head, row + thread % STREAM)] : 0.0f;
             statistic = thread < STREAM ? minus_lse_of(loaded, valid) : loaded;
         }
     };
     const auto load_do = [&](int stage, unsigned head, int tile) {
         const int row = tile * STREAM;
-        PanelCopy<STREAM, HEAD_DIM, NUM_THREADS>(ptx::tid_x()).start(
-            smem_base + DO_OFFSET + (DO_STAGES == 2 ? stage : 0) * STREAM_BYTES,
-            tensors.dout + row_offset(head, tensors.seq_q, row), entry.queries - row);
+        copy_rows<STREAM, NUM_THREADS>(smem_base + DO_OFFSET + (DO_STAGES == 2 ? stage : 0) * STREAM_BYTES,
+                                       tensors.dout + rows.q_offset(tensors, head, row), entry.queries - row,
+                                       q_pitch(tensors));
     };
     const auto keep_statistic = [&](int stage) {
         const int thread = ptx::tid_x();
@@ -185,7 +185,7 @@ __device__ __forceinline__ void key_tile_gradients(const Tensors& tensors, float
         QueryPart dq = {};
         const Place adding;
         QueryGradient(smem_base + DS_OFFSET, smem_base, adding.warp, adding.lane).add_products(dq);
-        const long long sum = static_cast<long long>(q_head) * all_q_tiles + tile;
+        const long long sum = rows.sum_tile(q_head, tile);
         if (DETERMINISTIC) {
             const Span keys = seen.of_queries(tile);
             wait_for_rank(semaphores + sum, key_tile - keys.first);
@@ -203,9 +203,9 @@ __device__ __forceinline__ void key_tile_gradients(const Tensors& tensors, float
         __syncthreads();  // the results overwrite K, which other warps may still read
     }
     const Place done;
-    const int rows_left = tensors.seq_kv - first_key - done.key();  // past the length, too: those rows are zeros
+    const int rows_left = rows.kv_rows - first_key - done.key();  // past the length, too: those rows are zeros
     const unsigned warp_smem = smem_base + done.warp * (16 * WARP_COLUMNS * 2);
-    const long long out_offset = own_offset + done.key() * HEAD_DIM;
-    store_gradient(tensors.dk + out_offset, rows_left, dk, tensors.scale, done.part(), warp_smem, done.lane);
-    store_gradient(tensors.dv + out_offset, rows_left, dv, 1.0f, done.part(), warp_smem, done.lane);
+    const long long out_offset = own_offset + static_cast<long long>(done.key()) * own_pitch;
+    store_gradient(tensors.dk + out_offset, rows_left, own_pitch, dk, tensors.scale, done.part(), warp_smem, done.lane);
+    store_gradient(tensors.dv + out_offset, rows_left, own_pitch, dv, 1.0f, done.part(), warp_smem, done.lane);
 }

@@ -9,10 +9,9 @@
 // with fast tensor cores (sm_80: 2 clocks for a product, and 2 for its right operand).
 #pragma once
 
-#include "backward/tensors.cuh"
+#include "backward/entry_rows.cuh"
 #include "backward/weigh_tile.cuh"
 #include "epilogue/store.cuh"
-#include "tile/panels.cuh"
 #include "tile/warp.cuh"
 
 constexpr int KEY_BLOCKS = WARP_KEYS / 16;
@@ -193,12 +192,12 @@ __device__ __forceinline__ void store_weights(unsigned tile_smem, const Weights&
     }
 }
 
-// Stores factor * grad as rows of a tensor [.., HEAD_DIM], from column WARP_COLUMNS part on. rows: the warp's first.
-// warp_smem: [16, WARP_COLUMNS] of this warp alone.
-__device__ __forceinline__ void store_gradient(Element* rows, int rows_left, const Gradient& grad, float factor,
-                                               int part, unsigned warp_smem, int lane) {
+// Stores factor * grad as rows of HEAD_DIM elements, `pitch` elements apart, from column WARP_COLUMNS part on. rows: the
+// warp's first. warp_smem: [16, WARP_COLUMNS] of this warp alone.
+__device__ __forceinline__ void store_gradient(Element* rows, int rows_left, int pitch, const Gradient& grad,
+                                               float factor, int part, unsigned warp_smem, int lane) {
     constexpr int CHUNKS = PANEL<WARP_COLUMNS> / CHUNK_ELEMENTS;
-    constexpr int ROW_CHUNKS = HEAD_DIM / CHUNK_ELEMENTS;
+    const int row_chunks = pitch / CHUNK_ELEMENTS;
 #pragma unroll
     for (int block = 0; block < KEY_BLOCKS; ++block) {
         unsigned pairs[WARP_COLUMNS / 8][2];
@@ -207,9 +206,9 @@ __device__ __forceinline__ void store_gradient(Element* rows, int rows_left, con
             pairs[n][0] = pack_pair(factor * grad[block][n][0], factor * grad[block][n][1]);
             pairs[n][1] = pack_pair(factor * grad[block][n][2], factor * grad[block][n][3]);
         }
-        uint4* const chunks = reinterpret_cast<uint4*>(rows + 16 * block * HEAD_DIM + part * WARP_COLUMNS) +
-                              lane / CHUNKS * ROW_CHUNKS + lane % CHUNKS;
-        store_scattered_rows<WARP_COLUMNS>([&](int row, int panel) { return chunks + row * ROW_CHUNKS + panel * CHUNKS; },
+        uint4* const chunks = reinterpret_cast<uint4*>(rows + 16LL * block * pitch + part * WARP_COLUMNS) +
+                              lane / CHUNKS * row_chunks + lane % CHUNKS;
+        store_scattered_rows<WARP_COLUMNS>([&](int row, int panel) { return chunks + row * row_chunks + panel * CHUNKS; },
                                            rows_left - 16 * block, pairs, warp_smem, lane);
         __syncwarp();  // the next rows overwrite these
     }

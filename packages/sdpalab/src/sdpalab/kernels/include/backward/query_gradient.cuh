@@ -87,9 +87,10 @@ __device__ __forceinline__ void add_to_sum(float* sum, const QueryPart& dq, int 
 }
 
 // Writes dQ = scale * sum in the element type: 8 columns of a row a thread, two of its float4 from the fragments. Pairs
-// of threads share a row, so stores fill whole sectors. grid: the chunks of all tiles of all heads, `tiles` a head.
-__device__ __forceinline__ void convert_dq(const float* sums, Element* dq, int seq_q, int tiles, float scale,
-                                           long long threads) {
+// of threads share a row, so stores fill whole sectors. grid: the chunks of all tiles of all heads. queries: ends of the
+// packed sequences with VARLEN.
+__device__ __forceinline__ void convert_dq(const float* sums, Element* dq, int seq_q, int heads, float scale,
+                                           long long threads, const PackedEnds& queries) {
     constexpr int CHUNKS = HEAD_DIM / CHUNK_ELEMENTS;
     const long long number = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (number >= threads) {
@@ -99,15 +100,25 @@ __device__ __forceinline__ void convert_dq(const float* sums, Element* dq, int s
     const int place = static_cast<int>(number % (STREAM * CHUNKS));
     const int chunk = place / (2 * STREAM) * 2 + place % 2;
     const int row = place / 2 % STREAM;
-    const int query = static_cast<int>(tile % tiles) * STREAM + row;
     const int warp = chunk / DQ_BLOCKS * DQ_ROW_WARPS + row / DQ_ROWS;
     const int first = 4 * (row % DQ_ROWS / 16 * DQ_BLOCKS + chunk % DQ_BLOCKS) + row / 8 % 2 * 2;
     const float4* const parts =
         reinterpret_cast<const float4*>(sums + tile * DQ_TILE + (warp * DQ_REGISTERS + first) * 32 + row % 8 * 4);
     const float4 even = parts[0];
     const float4 odd = parts[8];  // the next register of the same lanes
-    if (query < seq_q) {
-        uint4* const chunks = reinterpret_cast<uint4*>(dq + ((tile / tiles) * seq_q + query) * HEAD_DIM);
+    const int tiles = VARLEN ? queries.all_tiles<STREAM>() : ceil_div(seq_q, STREAM);
+    const long long head = tile / tiles;
+    int query = static_cast<int>(tile % tiles) * STREAM + row;
+    int rows = seq_q;
+    long long dq_row = head * seq_q + query;
+    if (VARLEN) {
+        const int sequence = queries.sequence_of<STREAM>(static_cast<int>(tile % tiles));
+        query -= queries.first_tile<STREAM>(sequence) * STREAM;
+        rows = queries.rows(sequence);
+        dq_row = static_cast<long long>(queries.first_row(sequence) + query) * heads + head;
+    }
+    if (query < rows) {
+        uint4* const chunks = reinterpret_cast<uint4*>(dq + dq_row * HEAD_DIM);
         chunks[chunk] = make_uint4(pack_pair(even.x * scale, odd.x * scale), pack_pair(even.y * scale, odd.y * scale),
                                    pack_pair(even.z * scale, odd.z * scale), pack_pair(even.w * scale, odd.w * scale));
     }
