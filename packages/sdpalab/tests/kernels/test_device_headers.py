@@ -20,7 +20,9 @@ HEADERS = sorted(path.relative_to(INCLUDE_DIR).as_posix() for path in INCLUDE_DI
 WRAPPERS = ["ptx/cluster.cuh", "ptx/gpu_scope.cuh", "ptx/offsets.cuh", "ptx/sm80.cuh", "ptx/sm89.cuh", "ptx/sm90.cuh"]
 WRAPPERS += ["ptx/wgmma.cuh", "ptx/wgmma_fp8.cuh"]
 """Headers that hold instructions."""
-ALTERNATIVES = [f"backward/{name}.cuh" for name in ("key_loop", "own_loop", "own_tile", "query_gradient")]
+ALTERNATIVES = [
+    f"backward/{name}.cuh" for name in ("entry_rows", "key_loop", "key_tile", "own_loop", "own_tile", "query_gradient")
+]
 ALTERNATIVES += ["epilogue/cluster_merge.cuh", "tile/warp.cuh"]
 """The last two define a name that another header defines, too (``Partial``, ``WARP_M``); no kernel includes both. The
 others include ``tile/warp.cuh``."""
@@ -32,6 +34,7 @@ DEFINES = {"HEAD_DIM": "64", "CAUSAL": "0", "DTYPE_BF16": "0"}
 DEFINES |= {"WINDOW_LEFT": "-1", "WINDOW_RIGHT": "-1", "SOFTCAP": "0", "KV_LENGTHS": "0", "Q_LENGTHS": "0"}
 DEFINES |= {"VARLEN": "1", "LENGTHS": "0"}
 DEFINES |= {"BOTTOM_RIGHT": "0", "ALIBI_SLOPES": "0", "ATTN_MASK": "2", "BLOCK": "128", "STREAM": "32"}
+DEFINES |= {"WARP_KEYS": "16", "QUERY_WARPS": "1"}
 DEFINES |= {"ATTN_MASK_PER_BATCH": "1", "ATTN_MASK_PER_HEAD": "1", "DO_STAGES": "1", "DETERMINISTIC": "1"}
 
 

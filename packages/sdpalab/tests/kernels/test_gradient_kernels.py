@@ -51,10 +51,13 @@ def test_it_computes(kernel: CudaKernel, problem: Problem, kind: str) -> None:
 
 
 @pytest.mark.sample(2)
-@EACH
 @pytest.mark.parametrize("head_dim", [64, 96, 128])
-@pytest.mark.parametrize("number", [1, 2])
-def test_every_configuration_computes(kernel: CudaKernel, head_dim: int, number: int) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "number"),
+    [(kernel, number) for kernel in GRADIENT_KERNELS.values() for number in range(1, len(kernel.configs))],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_every_configuration_computes(kernel: CudaKernel, number: int, head_dim: int) -> None:
     problem, config = CORNER.with_(head_dim=head_dim, window_size=(70, 0)), Config(kernel.configs[number])
     if kernel.why_not(problem, config) is None:
         assert_computes(kernel, problem, config)
@@ -130,8 +133,8 @@ class Planted(NamedTuple):
 
 
 LOOPS = [
-    f"        ptx::cp_async_wait_group<0>();\n        __syncthreads();\n        load{which}(stage ^ 1);"
-    for which in ("", "_q")
+    f"        ptx::cp_async_wait_group<0>();\n        __syncthreads();\n        {load}"
+    for load in ("load(stage ^ 1);", "if (tiles_left > 1) {")
 ]
 MASKS_HIDE = "return of_keys.end <= end_key(of_queries.first + ahead, keys) &&"
 DELTA = "const uint4 a = reinterpret_cast<const uint4*>("
@@ -145,7 +148,8 @@ PLANTED = (
         CAUSAL,
         [
             ("statistics + tile * (2 * STREAM),", "statistics + at.head * tiles * (2 * STREAM),"),
-            *((f"(load_head) * {seq} + row +", f"(load_head) * {seq} +") for seq in ("stream_seq", "tensors.seq_q")),
+            ("(load_head) * stream_seq + row +", "(load_head) * stream_seq +"),
+            ("statistic(tensors, head, row + thread", "statistic(tensors, head, thread"),
         ],
     ),
     Planted(
@@ -190,7 +194,12 @@ PLANTED_IN_COPIES = (
         hazard="async",
     ),
     Planted("no barrier at the end", TILES, [("__syncthreads();  // the results", "// the results")], hazard="race"),
-    Planted("no barrier of dK and dV", TILES, [("__syncwarp();  // dV", "// dV")], hazard="lane-race"),
+    Planted(
+        "no barrier of dK and dV",
+        TILES,
+        [(f"__syncwarp();  // {why}", f"// {why}") for why in ("dV", "the next rows overwrite these")],
+        hazard="lane-race",
+    ),
 )
 
 

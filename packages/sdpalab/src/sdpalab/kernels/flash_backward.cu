@@ -9,7 +9,9 @@
 // fixed by semaphores (backward/sum_order.cuh): copies of dQ for each CTA would grow with the GPU, a second pass over S
 // and dP costs 2 products of 5, and the semaphores wait only at the start of a launch.
 //
-// Knobs: BLOCK (keys of a CTA, 16 a warp), STREAM (queries a tile), DO_STAGES, DETERMINISTIC; 0 chooses by HEAD_DIM.
+// Knobs: BLOCK (keys of a CTA), STREAM (queries a tile), WARP_KEYS and QUERY_WARPS (backward/key_tile.cuh), DO_STAGES,
+// DETERMINISTIC; 0 chooses by HEAD_DIM. Ada is limited by its tensor cores: 16 keys a warp, two CTAs an SM. The A100 is
+// limited by shared memory: 32 keys a warp, at head_dim 128 with two warps for the same keys.
 
 #include "backward/delta.cuh"
 #include "backward/key_loop.cuh"
@@ -18,8 +20,8 @@ static_assert(DETERMINISTIC == 0 || DETERMINISTIC == 1, "DETERMINISTIC is 0 or 1
 
 __global__ void __launch_bounds__(DELTA_THREADS)
     attention_delta(const Element* __restrict__ o, const Element* __restrict__ dout, float* __restrict__ delta,
-                    long long rows) {
-    delta_of_rows(o, dout, delta, rows);
+                    long long rows, int heads) {
+    delta_of_rows(o, dout, delta, rows, VARLEN ? heads : 1);
 }
 
 __global__ void __launch_bounds__(NUM_THREADS, 1)
@@ -29,11 +31,14 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
                         Element* __restrict__ dv, const int* __restrict__ kv_lengths,
                         const int* __restrict__ q_lengths, const void* __restrict__ attn_mask,
                         const float* __restrict__ alibi_slopes, int seq_q, int seq_kv, int heads, int group,
-                        float scale, unsigned* semaphores) {
+                        float scale, const int* __restrict__ cu_seqlens_q, const int* __restrict__ cu_seqlens_k,
+                        int batch, unsigned* semaphores) {
     extern __shared__ __align__(1024) unsigned char smem[];
     const Tensors tensors{q,          k,         v,         dout,         lse,   delta,  nullptr, dk,    dv,
-                          kv_lengths, q_lengths, attn_mask, alibi_slopes, seq_q, seq_kv, heads,   group, scale};
-    const unsigned tiles = ceil_div(seq_kv, BLOCK);
+                          kv_lengths, q_lengths, attn_mask, alibi_slopes, seq_q, seq_kv, heads, group, scale,
+                          cu_seqlens_q, cu_seqlens_k, batch};
+    const unsigned tiles =
+        VARLEN ? PackedEnds{cu_seqlens_k, batch, seq_kv}.all_tiles<BLOCK>() : ceil_div(seq_kv, BLOCK);
 #if DETERMINISTIC
     const unsigned kv_heads = gridDim.x / tiles;
     const unsigned ticket = take_ticket(semaphores, gridDim.x, reinterpret_cast<unsigned*>(smem));
@@ -44,6 +49,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
 }
 
 __global__ void __launch_bounds__(256)
-    attention_dq(const float* __restrict__ sums, Element* __restrict__ dq, int seq_q, float scale, long long threads) {
-    convert_dq(sums, dq, seq_q, ceil_div(seq_q, STREAM), scale, threads);
+    attention_dq(const float* __restrict__ sums, Element* __restrict__ dq, int seq_q, int heads, float scale,
+                 long long threads, const int* __restrict__ cu_seqlens_q, int batch) {
+    convert_dq(sums, dq, seq_q, heads, scale, threads, PackedEnds{cu_seqlens_q, batch, seq_q});
 }

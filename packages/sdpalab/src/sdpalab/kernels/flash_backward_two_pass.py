@@ -47,9 +47,9 @@ def backward_supports(problem: Problem, kernel: str) -> str | None:
     return why_not_scale(problem, kernel)
 
 
-def delta_launch(problem: Problem) -> Launch:
-    """The step that writes ``delta``, the sum of dO * O of each row, with ``DELTA_THREADS`` threads a block."""
-    rows = problem.batch * problem.heads * problem.seq_q
+def delta_launch(problem: Problem, rows: int) -> Launch:
+    """The step that writes ``delta``, the sum of dO * O of each of ``rows`` rows over all heads, with ``DELTA_THREADS``
+    threads a block."""
     lanes = 16 if problem.head_dim > 64 else 8
     return Launch(
         grid=(-(-rows // (DELTA_THREADS // lanes)), 1, 1),
@@ -119,7 +119,7 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
         dynamic_smem=smem_bytes(problem, config),
     )
     delta = Buffer("delta", problem.q_shape[:3], "float32", "workspace")
-    return LaunchPlan((delta,), (delta_launch(problem), gradients))
+    return LaunchPlan((delta,), (delta_launch(problem, problem.batch * problem.heads * problem.seq_q), gradients))
 
 
 def gradient_limits(problem: Problem) -> StaticLimits:

@@ -38,11 +38,12 @@ __device__ __forceinline__ long long delta_row() {
     return static_cast<long long>(blockIdx.x) * (DELTA_THREADS / DELTA_LANES) + threadIdx.x / DELTA_LANES;
 }
 
-// delta: [rows], rows over all heads.
-__device__ __forceinline__ void delta_of_rows(const Element* o, const Element* dout, float* delta, long long rows) {
+// delta: [rows], rows over all heads; or [heads, rows / heads], for packed rows of `heads` heads each.
+__device__ __forceinline__ void delta_of_rows(const Element* o, const Element* dout, float* delta, long long rows,
+                                              int heads = 1) {
     const long long row = delta_row();
     const float sum = delta_of_row(o, dout, row, row < rows);
     if (row < rows && threadIdx.x % DELTA_LANES == 0) {
-        delta[row] = sum;
+        delta[row % heads * (rows / heads) + row / heads] = sum;
     }
 }

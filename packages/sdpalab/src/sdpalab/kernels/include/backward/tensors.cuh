@@ -22,6 +22,9 @@ struct Tensors {
     int heads;
     int group;  // query heads that share one K/V head
     float scale;
+    const int* cu_seqlens_q = nullptr;  // [batch + 1], or null: the tensors are packed (backward/entry_rows.cuh)
+    const int* cu_seqlens_k = nullptr;
+    int batch = 0;  // of packed sequences
 };
 
 // Offset in elements of a row of one of `seq` rows a head; heads are counted over all batches.

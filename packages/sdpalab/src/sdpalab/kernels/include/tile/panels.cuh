@@ -45,6 +45,23 @@ struct PanelCopy {
             start<STEP + 1>(tile_smem, tile, rows_left);
         }
     }
+
+    // The same for rows that are `pitch` elements apart.
+    template <int STEP = 0>
+    __device__ __forceinline__ void start_pitched(unsigned tile_smem, const Element* tile, int rows_left,
+                                                  int pitch) const {
+        constexpr int pass_row = STEP / PANELS * ROW_STEP;
+        constexpr int column = STEP % PANELS * CHUNKS * CHUNK_ELEMENTS;
+        if (ROW_STEP > ROWS && row >= ROWS) {
+            return;
+        }
+        const Element* const chunk = tile + static_cast<long long>(pass_row + row) * pitch + (global_offset - row * COLS);
+        ptx::cp_async_cg_16_at<(pass_row * COLS + column) * int(sizeof(Element)), column * int(sizeof(Element))>(
+            tile_smem + smem_offset, chunk, pass_row + row < rows_left ? CHUNK_BYTES : 0);
+        if constexpr (STEP + 1 < PASSES * PANELS) {
+            start_pitched<STEP + 1>(tile_smem, tile, rows_left, pitch);
+        }
+    }
 };
 
 // Stores factor * acc, a warp's [16, COLS] in the layout of an mma accumulator, as rows of 16-byte chunks; rows from
