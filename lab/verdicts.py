@@ -16,24 +16,35 @@ from typing import Any
 
 from sdpalab.campaigns.campaign import CampaignResult, Content, Say
 from sdpalab.compile import build
+from sdpalab.errors import UserError
 from sdpalab.jobs import Executor
 from sdpalab.jobs.judging import judge_by_jobs
 from sdpalab.judge import Verdict
 from sdpalab.judge.cases import CaseSpec, cases_for
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.registry import KERNELS, get
-from sdpalab.problem import MISSION
+from sdpalab.problem import MISSION, Problem
 from warpsan.ptx import parse
 
 __all__ = ["LEVEL", "PACKAGES", "code_of", "full_cases", "run"]
 
 LEVEL = "full"
+LAYOUTS = ("dense", "varlen", "paged:64", "paged:64:e4m3")
 PACKAGES = ("numpy", "torch")
 
 
-def full_cases() -> tuple[CaseSpec, ...]:
-    """The cases of ``sdpalab judge KERNEL --level full``."""
-    return tuple(cases_for(LEVEL, dtype="float16", causal=False))
+def full_cases(mission: Problem = MISSION) -> tuple[CaseSpec, ...]:
+    """The cases of ``sdpalab judge KERNEL --level full`` for kernels of the task and the layout of ``mission``."""
+    return tuple(cases_for(LEVEL, dtype="float16", causal=False, task=mission.task, layout=mission.layout))
+
+
+def mission_of(kernel: Kernel) -> Problem:
+    """The mission shape in the kernel's task and the first layout that it takes."""
+    for layout in LAYOUTS:
+        mission = MISSION.with_(task=kernel.task, layout=layout)
+        if kernel.why_not(mission) is None:
+            return mission
+    raise UserError(f"kernel {kernel.name} takes the mission shape in no layout of {', '.join(LAYOUTS)}")
 
 
 def judged(name: str, specs: Sequence[CaseSpec], executor: Executor) -> dict[str, Any]:
@@ -62,7 +73,7 @@ def judged(name: str, specs: Sequence[CaseSpec], executor: Executor) -> dict[str
 def code_of(kernel: Kernel) -> str:
     """Digest of the PTX instructions of the mission shape, without line numbers of the source."""
     digest = hashlib.sha256()
-    for step in kernel.launch_plan(MISSION).launches:
+    for step in kernel.launch_plan(mission_of(kernel)).launches:
         assert step.module is not None, "a launch plan names the module of every step"
         built = build(step.module, kernel.default_arch)
         for instruction in parse(built.ptx.decode()).entries[built.entry].instructions:
@@ -91,11 +102,10 @@ def run(names: Sequence[str], say: Say, keep: Callable[[Content], None], executo
         If the judge cannot work here.
     """
     names = list(names or KERNELS)
-    for name in names:
-        get(name)
-    specs = full_cases()
+    missions = [mission_of(get(name)) for name in names]
     verdicts: list[dict[str, Any]] = []
-    for name in names:
+    for name, mission in zip(names, missions, strict=True):
+        specs = full_cases() if mission == MISSION else full_cases(mission)
         verdicts.append(judged(name, specs, executor))
         keep(_content(verdicts))
         say(line_of(verdicts[-1]))

@@ -83,12 +83,12 @@ def newest_campaign(name: str, folder: Path = CAMPAIGNS) -> dict[str, Any]:
 
 
 def verdicts(folder: Path = CAMPAIGNS) -> dict[str, dict[str, Any]]:
-    """By kernel: the entry of the newest campaign that judged it at level full, and its ``record``."""
+    """By kernel of the ladder: the entry of the newest campaign that judged it at level full, and its ``record``."""
     records = [(path.name, json.loads(path.read_text())) for path in folder.glob("verdicts-*.json")]
     by_kernel: dict[str, dict[str, Any]] = {}
     for name, record in sorted(records, key=lambda each: str(each[1]["when"])):
         by_kernel |= {each["kernel"]: {**each, "record": name} for each in record["verdicts"]}
-    return by_kernel
+    return {name: by_kernel[name] for name in KERNELS if name in by_kernel}
 
 
 def mission_times(times: Iterable[MeasuredTime]) -> Times:

@@ -125,7 +125,7 @@ def test_a_session_as_it_is_printed() -> None:
     clock = SimulatedClock(Behaviour(), 0)
     session = measure(subjects, clock, StoppingRule(least=30, most=30, seconds=1e9), now=clock.now)
     out = io.StringIO()
-    show_session(Console(file=out, width=140), "an L4", MISSION, ClockKind.GPU, session)
+    show_session(Console(file=out, width=180), "an L4", MISSION, ClockKind.GPU, session)
     shown = out.getvalue()
     rows = {line.split("  ")[0].strip(): line.split() for line in shown.splitlines() if "  " in line}
     assert "against torch efficient" in shown
@@ -133,9 +133,14 @@ def test_a_session_as_it_is_printed() -> None:
     assert rows["flash"][-2] == "37%"
     assert rows["torch"][-1] == "SLOWER"
     assert rows["torch efficient"][-1] == "-"
-    assert rows["magic"][1:] == ["-"] * 6
+    assert rows["magic"][1:] == ["-"] * 8
+    seconds = float(rows["flash"][1]) / 1e6
+    rates = [float(cell.replace(",", "")) for cell in rows["flash"][-5:-2]]
+    assert rates == pytest.approx(
+        [MISSION.flops / seconds / 1e12, 4 * 2 * MISSION.heads * 512 * 64 / seconds / 1e9, 512 / seconds], 5e-3
+    )
     assert "magic: INVALID: 1.7" in shown
-    assert rows["empty kernel"][-3:-1] == ["-", "-"]
+    assert rows["empty kernel"][-5:-1] == ["-"] * 4
     assert "flash takes 0.4" in shown
     assert "clocks: unknown: not recorded" in shown
     result = session_result(MISSION, ClockKind.GPU, "normal", session, {})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic.dataclasses import dataclass
@@ -61,12 +63,17 @@ class BugResult(JsonRecord):
 
 @dataclass(frozen=True, config=RECORD)
 class SelfTest(JsonRecord):
-    """The record of a self-test. Format 1 had ``name`` and ``class`` for a bug's ``id`` and ``family``."""
+    """The record of a self-test. Format 1 had ``name`` and ``class`` for a bug's ``id`` and ``family``.
+
+    ``kept`` results are those of an earlier record, named ``since``: ``{"since": "FILE", "kept": 600}``.
+    """
 
     derived: ClassVar[tuple[str, ...]] = ("totals", "classes")
 
     mutants: tuple[BugResult, ...]
     format: int = 2
+    since: str = ""
+    kept: int = 0
 
     @property
     def totals(self) -> dict[str, int]:
@@ -102,18 +109,27 @@ def bug_job(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     return judged(BUGS[inputs["id"]]).to_dict()
 
 
-def run(words: str, say: Say, executor: Executor) -> CampaignResult:
+def run(words: str, say: Say, executor: Executor, since: Path | None = None) -> CampaignResult:
     """Judge the bugs whose id has ``words`` in it, and print the kill rate by family and the survivors.
+
+    ``since`` is the file of an earlier record: bugs with the right result there are not judged again.
 
     Raises
     ------
     UserError
-        If there is no such bug.
+        If there is no such bug, or ``since`` is no record of a self-test.
     """
     chosen = [bug for bug in BUGS.values() if words in bug.id]
     if not chosen:
         raise UserError(f"no bug of the catalogue has {words!r} in its id")
-    record = self_test(chosen, executor, say)
+    kept = _kept(since) if since is not None else {}
+    judged_now = {
+        each.id: each for each in self_test([bug for bug in chosen if _key(bug) not in kept], executor, say).mutants
+    }
+    results = tuple(kept.get(_key(bug)) or judged_now[bug.id] for bug in chosen)
+    record = SelfTest(results, since=since.name if since is not None else "", kept=len(results) - len(judged_now))
+    if since is not None:
+        say(f"{record.kept} results are those of {record.since}")
     say("| family | bugs | rejected |\n|---|---|---|")
     for family, rate in record.classes.items():
         say(f"| {family} | {rate['planted']} | {rate['killed']} |")
@@ -124,6 +140,20 @@ def run(words: str, say: Say, executor: Executor) -> CampaignResult:
     share = f" ({killed / planted:.1%})" if planted else ""
     summary = f"{killed} of {planted} planted bugs rejected{share}"
     return CampaignResult(record.to_dict(), not wrong, summary)
+
+
+def _key(bug: Bug | BugResult) -> tuple[str, str]:
+    """The bug and its problem."""
+    return bug.id, bug.problem if isinstance(bug, BugResult) else bug.problem.label
+
+
+def _kept(file: Path) -> dict[tuple[str, str], BugResult]:
+    """The right results of a record."""
+    try:
+        results = [BugResult.from_dict(each) for each in json.loads(file.read_text())["mutants"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{file} is no record of the campaign self-test: {error}") from error
+    return {_key(each): each for each in results if each.as_it_should}
 
 
 def specs_of(bug: Bug) -> tuple[CaseSpec, ...]:

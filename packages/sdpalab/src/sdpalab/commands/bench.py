@@ -245,12 +245,12 @@ def show_session(
     from sdpalab.measure.benchmark import beside_fastest_peer
 
     base, against = beside_fastest_peer(session)
-    numbers = ("median us", "p10 to p90", "median's interval", "TFLOPS", "of the limit")
+    numbers = ("median us", "p10 to p90", "median's interval", "TFLOPS", "GB/s", "tokens/s", "of the limit")
     shown = table(
         f"{problem.label}: {kind.value} time, {inputs} inputs, measured on {device}",
         ("subject", *numbers, f"against {base}"),
         numeric=numbers,
-        spare=("p10 to p90", "TFLOPS", "median's interval", "of the limit"),
+        spare=("tokens/s", "p10 to p90", "GB/s", "TFLOPS", "median's interval", "of the limit"),
     )
     for measurement in session.measurements:
         compared = against.get(measurement.name)
@@ -273,17 +273,24 @@ def show_session(
 
 
 def _figures(measurement: Measurement, problem: Problem) -> tuple[str, ...]:
-    """The cells of one subject; dashes for a missing time."""
+    """The cells of one subject; dashes for a missing time. GB/s are of the least traffic, tokens are queries."""
     summary = measurement.summary
     if summary is None:
-        return ("-",) * 5
-    computes = measurement.floor is not None
-    rate = f"{problem.flops / summary.median_us / 1e6:.1f}" if computes else "-"
+        return ("-",) * 7
+    rates: tuple[str, ...] = ("-",) * 3
+    if measurement.floor is not None:  # it computes
+        queries = sum(problem.q_lengths) if problem.q_lengths else problem.batch * problem.seq_q
+        seconds = summary.median_us / 1e6
+        rates = (
+            f"{problem.flops / seconds / 1e12:.1f}",
+            f"{problem.least_bytes / seconds / 1e9:,.0f}",
+            f"{queries / seconds:,.0f}",
+        )
     share = f"{measurement.floor.share:.0%}" if measurement.floor and measurement.floor.share is not None else "-"
     return (
         f"{summary.median_us:.2f}",
         f"{summary.p10_us:.2f} to {summary.p90_us:.2f}",
         f"{summary.interval.low:.2f} to {summary.interval.high:.2f}",
-        rate,
+        *rates,
         share,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -47,6 +48,9 @@ def deletion(
 @campaign.command("self-test")
 def self_test(
     only: Annotated[str, typer.Option(metavar="WORDS", help="Only bugs whose id has these words in it.")] = "",
+    since: Annotated[
+        Path | None, typer.Option(metavar="RECORD", help="Keep the right results of this record; judge the other bugs.")
+    ] = None,
     *,
     jobs: ExecutorOptions,
     record: RecordOptions,
@@ -56,20 +60,28 @@ def self_test(
     The record of some bugs is kept only with --out FILE.
     """
     with jobs.open() as on:
-        return run_self_test(record, on, only=only, in_evidence=not only or record.out is not None)
+        in_evidence = not only or record.out is not None
+        return run_self_test(record, on, only=only, since=since, in_evidence=in_evidence)
 
 
-def run_self_test(record: RecordOptions, executor: Executor, *, only: str = "", in_evidence: bool = False) -> int:
+def run_self_test(
+    record: RecordOptions,
+    executor: Executor,
+    *,
+    only: str = "",
+    since: Path | None = None,
+    in_evidence: bool = False,
+) -> int:
     """The campaign ``self-test``; as ``judge --self-test``, it writes its record only to the file of ``--json``."""
     from sdpalab.campaigns import self_test as runs
 
-    words, packages = ["--only", only] if only else [], runs.PACKAGES
+    words = [*(["--only", only] if only else []), *(["--since", since.name] if since is not None else [])]
     return _run(
         "self-test",
         words,
-        lambda say: runs.run(only, say, executor),
+        lambda say: runs.run(only, say, executor, since),
         record,
-        packages=packages,
+        packages=runs.PACKAGES,
         in_evidence=in_evidence,
     )
 

@@ -39,9 +39,10 @@ def small_problems(
     The numbers of key tiles are 1, the number of stages, one more, and twice as many with a ragged one, so the count is
     one, even and odd, and every stage is refilled. A further problem has two row tiles and an odd number of key tiles,
     all whole, for kernels with separate code for whole tiles. Tiles and stages are the knobs BLOCK_M, BLOCK_N and
-    NUM_STAGES (in Triton num_stages), if the kernel has them. With SPLIT blocks per row each block gets that many key
-    tiles; with PACK_GQA that many heads share a row tile and K and V. Gradients also have a ragged problem with an odd
-    number of tiles of queries, the knob STREAM. Unless all are causal, a ragged causal problem comes last.
+    NUM_STAGES (in Triton num_stages), if the kernel has them. With SPLIT or NUM_SPLITS blocks per row each block gets
+    that many key tiles, of BLOCK_N keys for each of KEY_WARPS warps; with PACK_GQA that many heads share a row tile and
+    K and V. Gradients also have a ragged problem with an odd number of tiles of queries, the knob STREAM. Unless all
+    are causal, a ragged causal problem comes last.
 
     Raises
     ------
@@ -51,7 +52,9 @@ def small_problems(
     config = kernel.default_config if config is None else config
     keys, rows, stages = (_knob(config, name) for name in ("BLOCK_N", "BLOCK_M", "NUM_STAGES"))
     keys, rows, stages = keys or _TILE, rows or _TILE, max(2, stages or _knob(config, "num_stages"))
-    share, heads = keys * max(1, _knob(config, "SPLIT")), max(1, _knob(config, "PACK_GQA"))
+    keys *= max(1, _knob(config, "KEY_WARPS"))
+    splits = max(1, _knob(config, "SPLIT"), _knob(config, "NUM_SPLITS"))
+    share, heads = keys * splits, max(1, _knob(config, "PACK_GQA"))
     rows //= heads
     lengths = [keys, stages * share, (stages + 1) * share, (2 * stages + 1) * share - 7]
     for layout, dim, kind in product(_LAYOUTS, _HEAD_DIMS, [dtype] if dtype else HALF_DTYPES):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sdpalab.kernels.flash import MAX_Q_IN_REGISTERS, MAX_SHARED_BYTES
 from sdpalab.kernels.kernel import MISSION_LIMITS, Config, Knob, StaticLimits
@@ -81,7 +81,7 @@ def shared_bytes(problem: Problem, config: Config) -> int:
     return max(loop, block_threads(config) // 32 * config.int("ROWS_PER_WARP") * (problem.dim_v + 10) * 4)
 
 
-def reject_blocks(problem: Problem, config: Config, knobs: Mapping[str, tuple[Knob, ...]]) -> str | None:
+def reject_blocks(problem: Problem, config: Config, knobs: Mapping[str, Sequence[int | str]]) -> str | None:
     """None if the blocks of a configuration with a value for each knob fit ``problem``, otherwise the reason."""
     unlisted = reject_unlisted(config, knobs)
     if unlisted is not None:

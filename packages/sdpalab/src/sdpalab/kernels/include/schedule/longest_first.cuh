@@ -14,21 +14,26 @@ __device__ __forceinline__ void longest_first(const Sequences& sequences, int ti
     static_assert(THREADS == 1024, "a lane for each warp's sum");
     __shared__ int counts[BUCKETS];
     __shared__ int sums[THREADS / 32];
-    __shared__ int most;
     const int thread = threadIdx.x;
-    counts[thread] = 0;
-    if (thread == 0) {
-        most = 1;
-    }
-    __syncthreads();
-    int own_most = 0;
+    const int warp = thread / 32;
+    const int lane = thread % 32;
+    int most = 1;  // tiles of keys of the longest sequence
     for (int number = thread; number < sequences.count; number += THREADS) {
-        own_most = max(own_most, ceil_div(sequences.at(number).kv_rows, KEYS));
+        most = max(most, ceil_div(sequences.at(number).kv_rows, KEYS));
     }
-    if (own_most > 1) {
-        atomicMax(&most, own_most);
+    const auto largest_of_warp = [](int x) {
+        for (int distance = 16; distance > 0; distance /= 2) {
+            x = max(x, __shfl_xor_sync(0xffffffffu, x, distance));
+        }
+        return x;
+    };
+    most = largest_of_warp(most);
+    if (lane == 0) {
+        sums[warp] = most;
     }
+    counts[thread] = 0;
     __syncthreads();
+    most = largest_of_warp(sums[lane]);
 
     // Bucket 0 has the longest tiles, the last one those without rows.
     const auto bucket_of = [&](int tile) {
@@ -47,13 +52,13 @@ __device__ __forceinline__ void longest_first(const Sequences& sequences, int ti
     int sum = own;
     for (int distance = 1; distance < 32; distance *= 2) {
         const int before = __shfl_up_sync(0xffffffffu, sum, distance);
-        sum += thread % 32 >= distance ? before : 0;
+        sum += lane >= distance ? before : 0;
     }
-    if (thread % 32 == 31) {
-        sums[thread / 32] = sum;
+    if (lane == 31) {
+        sums[warp] = sum;
     }
     __syncthreads();
-    int before = thread % 32 < thread / 32 ? sums[thread % 32] : 0;
+    int before = lane < warp ? sums[lane] : 0;
     for (int distance = 16; distance > 0; distance /= 2) {
         before += __shfl_xor_sync(0xffffffffu, before, distance);
     }
