@@ -25,6 +25,8 @@ __all__ = ["Pool", "start_workers"]
 _WORKER = "sdpalab.service.worker"
 _CHECK_SECONDS = 600.0
 """Most seconds of a worker's first job, which may compile the simulator."""
+_JOBS_OF_A_PROCESS = 2000
+"""Jobs after which a worker gets a new process: caches grow by some ten KiB a job."""
 _LOOK_SECONDS = 5.0
 """Seconds between two looks for jobs of servers that ended."""
 _UNREPEATABLE = (Status.INFRA_ERROR, Status.INTERRUPTED, Status.TIMED_OUT)
@@ -127,6 +129,7 @@ class Pool:
         shutil.rmtree(self._work, ignore_errors=True)
 
     def _serve(self, number: int, worker: LocalWorker) -> None:
+        judged = 0
         try:
             while not self._stopping:
                 job = self._store.claim()
@@ -140,13 +143,18 @@ class Pool:
                 self.running[number] = job
                 self.waited_seconds += (job.begun or job.accepted) - job.accepted
                 try:
-                    self._run(number, worker, job)
+                    answered = self._run(number, worker, job)
                 finally:
                     del self.running[number]
+                judged += 1
+                if not self._stopping and (not answered or judged % _JOBS_OF_A_PROCESS == 0):
+                    # A new process, warm before the time of its next job begins.
+                    worker.run(Job(number, "machine", {}, _CHECK_SECONDS, code_version(), fresh=True))
         except Exception as error:  # the store failed: the jobs stay where they are
             self.failure = f"{type(error).__name__}: {error}"
 
-    def _run(self, number: int, worker: LocalWorker, job: StoredJob) -> None:
+    def _run(self, number: int, worker: LocalWorker, job: StoredJob) -> bool:
+        """Run a job, and store its result; returns whether the worker answered."""
         folder = self._work / job.id
         folder.mkdir(mode=0o700)
         begin = time.monotonic()
@@ -158,7 +166,7 @@ class Pool:
             shutil.rmtree(folder, ignore_errors=True)
         if self._stopping and outcome.outcome is not JobOutcome.DONE:
             self._store.give_back(job)
-            return
+            return False
         result = _result_of(outcome, time.monotonic() - begin)
         status = Status(result["evaluation"]["status"])
         if self._store.finish(job, result, repeatable=status not in _UNREPEATABLE):
@@ -168,6 +176,7 @@ class Pool:
         with contextlib.suppress(RuntimeError):  # its event loop has ended
             self.on_end(job.id)
         self.wake()  # equal requests may have waited for this one
+        return outcome.outcome is JobOutcome.DONE
 
 
 def _result_of(outcome: JobResult, seconds: float) -> Mapping[str, Any]:
