@@ -1,4 +1,5 @@
-"""Launches that :mod:`simulator` times: two attention kernels, a matrix product, and algorithms of cub.
+"""Launches that :mod:`simulator` times: two attention kernels, a matrix product, algorithms of cub, and a loop with a
+race.
 
     PYTHONPATH=... python benchmarks/cases.py CASE plain|checked
 
@@ -48,6 +49,20 @@ extern "C" __global__ void __launch_bounds__(256) gemm(float const *a, float con
     }
     for (int p = 0; p < 4; p++)
         for (int q = 0; q < 4; q++) c[(row + 4 * ty + p) * n + column + 4 * tx + q] = sums[p][q];
+}
+"""
+
+_RACE = r"""
+extern "C" __global__ void race(int *out, int rounds) {
+    __shared__ int words[256];
+    words[threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    int sum = 0;
+    for (int k = 0; k < rounds; k++) {
+        sum += words[(threadIdx.x + 1) % 256];
+        words[threadIdx.x] = sum + k;
+    }
+    out[blockIdx.x * 256 + threadIdx.x] = sum;
 }
 """
 
@@ -122,6 +137,11 @@ def _gemm() -> dict[str, Any]:
     return {"ptx": built.ptx, "entry": built.entry, "grid": (8, 8), "block": 256, "args": args}
 
 
+def _race() -> dict[str, Any]:
+    built = build(Module("race.cu", _RACE, "race"), "sm_89")
+    return {"ptx": built.ptx, "entry": built.entry, "grid": 4, "block": 256, "args": [np.zeros(1024, np.int32), 512]}
+
+
 def _cub(entry: str, count: int, blocks: int) -> dict[str, Any]:
     built = build(Module("cub.cu", _CUB, entry), "sm_89")
     numbers = np.random.default_rng(0).integers(0, 1 << 30, count, np.int32)
@@ -136,6 +156,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "reduce": lambda: _cub("reduce", 1 << 21, 64),
     "scan": lambda: _cub("scan", 1 << 20, 1024),
     "sort": lambda: _cub("sort", 1 << 18, 256),
+    "race": _race,
 }
 """The launch of each case."""
 
