@@ -65,10 +65,11 @@ class BugResult(JsonRecord):
 class SelfTest(JsonRecord):
     """The record of a self-test. Format 1 had ``name`` and ``class`` for a bug's ``id`` and ``family``.
 
-    ``kept`` results are those of an earlier record, named ``since``: ``{"since": "FILE", "kept": 600}``.
+    ``kept`` of the results are those of an earlier record, named ``since``.
     """
 
     derived: ClassVar[tuple[str, ...]] = ("totals", "classes")
+    sparse: ClassVar[tuple[str, ...]] = ("since", "kept")
 
     mutants: tuple[BugResult, ...]
     format: int = 2
@@ -123,13 +124,12 @@ def run(words: str, say: Say, executor: Executor, since: Path | None = None) -> 
     if not chosen:
         raise UserError(f"no bug of the catalogue has {words!r} in its id")
     kept = _kept(since) if since is not None else {}
-    judged_now = {
-        each.id: each for each in self_test([bug for bug in chosen if _key(bug) not in kept], executor, say).mutants
-    }
-    results = tuple(kept.get(_key(bug)) or judged_now[bug.id] for bug in chosen)
-    record = SelfTest(results, since=since.name if since is not None else "", kept=len(results) - len(judged_now))
+    today = self_test([bug for bug in chosen if _key(bug) not in kept], executor, say)
+    by_bug = kept | {(each.id, each.problem): each for each in today.mutants}
+    results, count = tuple(by_bug[_key(bug)] for bug in chosen), len(chosen) - len(today.mutants)
+    record = SelfTest(results, since=since.name, kept=count) if since is not None else today
     if since is not None:
-        say(f"{record.kept} results are those of {record.since}")
+        say(f"{count} results are those of {since.name}")
     say("| family | bugs | rejected |\n|---|---|---|")
     for family, rate in record.classes.items():
         say(f"| {family} | {rate['planted']} | {rate['killed']} |")
@@ -142,9 +142,9 @@ def run(words: str, say: Say, executor: Executor, since: Path | None = None) -> 
     return CampaignResult(record.to_dict(), not wrong, summary)
 
 
-def _key(bug: Bug | BugResult) -> tuple[str, str]:
+def _key(bug: Bug) -> tuple[str, str]:
     """The bug and its problem."""
-    return bug.id, bug.problem if isinstance(bug, BugResult) else bug.problem.label
+    return bug.id, bug.problem.label
 
 
 def _kept(file: Path) -> dict[tuple[str, str], BugResult]:
@@ -153,7 +153,7 @@ def _kept(file: Path) -> dict[tuple[str, str], BugResult]:
         results = [BugResult.from_dict(each) for each in json.loads(file.read_text())["mutants"]]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UserError(f"{file} is no record of the campaign self-test: {error}") from error
-    return {_key(each): each for each in results if each.as_it_should}
+    return {(each.id, each.problem): each for each in results if each.as_it_should}
 
 
 def specs_of(bug: Bug) -> tuple[CaseSpec, ...]:
