@@ -167,6 +167,7 @@ REFUSALS = [
     Refusal({"WARP_KEYS": 8}, "WARP_KEYS must be one of 16, 32, not 8", "one or two blocks of 16 keys", PROBLEM),
     Refusal({"QUERY_WARPS": 4}, "QUERY_WARPS must be one of 1, 2, not 4", "one or two warps share keys", PROBLEM),
     Refusal({"WARP_KEYS": 32}, "WARP_KEYS=32 is for head_dim 64", problem=PROBLEM.with_(head_dim=128)),
+    Refusal({"WARP_KEYS": 32}, "WARP_KEYS=32 is for problems without", problem=PROBLEM.with_(attn_mask="bool:1,1")),
     Refusal({"BLOCK": 64, "WARP_KEYS": 32}, "has 64 threads a block, and 128 to 256 are possible", problem=PROBLEM),
     Refusal({"BLOCK": 128, "QUERY_WARPS": 2}, "has 512 threads a block, and 128 to 256", problem=PROBLEM),
     Refusal({"DO_STAGES": 3}, "DO_STAGES must be one of 1, 2, not 3", "DO_STAGES is 1 or 2", PROBLEM),

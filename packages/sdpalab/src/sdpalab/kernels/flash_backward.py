@@ -89,6 +89,8 @@ def _reject(problem: Problem, config: Config) -> str | None:
     if unlisted is not None:
         return unlisted
     threads, stream = _threads(problem, config), _stream(problem, config)
+    if config["WARP_KEYS"] == 32 and problem.attn_mask:
+        return "WARP_KEYS=32 is for problems without attn_mask: its addresses take too many registers"
     if config["WARP_KEYS"] == 32 and problem.head_dim > 64 and config["QUERY_WARPS"] == 1:
         return "WARP_KEYS=32 is for head_dim 64, or for QUERY_WARPS=2: dK and dV of 32 keys take too many registers"
     if not 2 * stream <= threads <= MAX_THREADS:
@@ -144,9 +146,9 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
 
 
 def _limits(problem: Problem) -> StaticLimits:
-    """No spills, but for addresses where 32 keys a warp or a mask leave no registers for them."""
+    """No spills, but for addresses where 32 keys a warp, or a mask above head_dim 96, leave no registers for them."""
     limits = gradient_limits(problem).but(shared_bytes=MAX_SHARED_BYTES)
-    if problem.head_dim == 64 and not problem.attn_mask:
+    if problem.head_dim == 64:
         return limits
     return limits.but(spill_bytes=64, stack_bytes=64, reason=f"{limits.reason}; with 32 keys a warp addresses spill")
 
