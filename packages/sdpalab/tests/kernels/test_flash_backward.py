@@ -50,7 +50,7 @@ def test_the_algorithm_is_in_the_ptx(head_dim: int, dtype: str) -> None:
 def test_five_products_and_no_conflict() -> None:
     problem = PROBLEM.with_(seq_q=256, seq_kv=256)
     counted = count(FLASH_BACKWARD, problem, "sm_89")
-    for step in counted.steps:
+    for step in counted.launches:
         for unit in ("sectors", "wavefronts"):
             assert step.counters.total(unit) == step.counters.total(f"ideal_{unit}"), (step.name, unit)
     products = sum(each.warps for each in counted.main.counters.by_instruction if each.text.startswith("mma"))
