@@ -283,3 +283,20 @@ def test_a_kernel_that_this_gpu_does_not_run_is_bad_input(l4: StandIn, tmp_path:
     (line,) = done.stderr.splitlines()
     assert "hopper" in line
     assert "sm_90a" in line
+
+
+@pytest.mark.slow
+def test_gradients_are_proven_and_timed(l4: StandIn, tmp_path: Path) -> None:
+    """The record covers the backward problem, and its times are those of torch's backward pass and the kernel."""
+    data, result = tmp_path / "data", tmp_path / "prove.json"
+    words = ("prove", "flash_backward", "--task", "backward", "--shape", "1,1,64,64", "--time", "--seconds", "10")
+    done = l4.cli(*words, "--json", result, SDPALAB_DATA_DIR=str(data), timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (attempt,) = json.loads(result.read_text())["attempts"]
+    assert (attempt["kernel"], attempt["status"]) == ("flash_backward", "PASSED")
+    (times,) = data.rglob("times*.json")
+    results = json.loads(times.read_text())["bench"]["results"]
+    assert {each["problem"]["task"] for each in results} == {"backward"}
+    for each in results:
+        named = {measurement["name"]: measurement["status"] for measurement in each["measurements"]}
+        assert named["torch"] == named["flash_backward"] == "MEASURED"
