@@ -1,4 +1,4 @@
-"""Resources, counts and modelled time of every kernel of the ladder on the mission shape, on an L4 and an H200.
+"""Resources, counts and modelled time of every kernel of the ladder on the mission shape, on an L4 and an H200, or else a B200.
 
 Each kernel is built in its default configuration for each GPU that it runs on, and counted on the simulator; the
 modelled time comes from the counts (:mod:`sdpalab.model.modelled` lists its omissions). Nothing runs on a GPU.
@@ -27,6 +27,8 @@ from warpsan.profile import Counters
 __all__ = ["GPUS", "PACKAGES", "run"]
 
 GPUS = ("L4", "H200")
+OTHERWISE = "B200"
+"""The GPU of the kernels that run on none of these."""
 LONG = tuple(Problem(4, 16, 4096, head_dim, causal=causal) for head_dim in (64, 128) for causal in (False, True))
 """Problems with other tiles than the mission shape; the main loops of kernels for one architecture are recorded."""
 PACKAGES = ("numpy", "nvidia-cuda-nvdisasm")
@@ -34,7 +36,8 @@ PACKAGES = ("numpy", "nvidia-cuda-nvdisasm")
 
 def kernel_entry(kernel: Kernel) -> dict[str, Any]:
     """The entry of a kernel: its configuration, and its figures on each GPU that it runs on."""
-    on = {gpu.name: _on(kernel, gpu, arch) for gpu in map(gpu_named, GPUS) if (arch := arch_on(kernel, gpu))}
+    names = GPUS if any(arch_on(kernel, gpu_named(name)) for name in GPUS) else (OTHERWISE,)
+    on = {gpu.name: _on(kernel, gpu, arch) for gpu in map(gpu_named, names) if (arch := arch_on(kernel, gpu))}
     entry = {"kernel": kernel.name, "idea": kernel.idea, "config": str(kernel.default_config), "on": on}
     loops = [_loop(kernel, problem, name) for name in on for problem in LONG if kernel.only_arch]
     return {**entry, "loops": loops} if loops else entry

@@ -54,7 +54,17 @@ def ladder_table(record: Mapping[str, Any], times: Times) -> str:
         )
         for entry in record["kernels"]
     ]
-    return "\n\n".join((table(heads, rows), *not_modelled(record)))
+    return "\n\n".join((table(heads, rows), *_elsewhere(record), *not_modelled(record)))
+
+
+def _elsewhere(record: Mapping[str, Any]) -> list[str]:
+    """A sentence for each kernel that runs on none of the table's GPUs."""
+    return [
+        f"`{entry['kernel']}` runs on a {gpu} only, modelled at {_us(on)}."
+        for entry in record["kernels"]
+        for gpu, on in entry["on"].items()
+        if gpu not in record["gpus"]
+    ]
 
 
 def ideas_table(record: Mapping[str, Any]) -> str:
