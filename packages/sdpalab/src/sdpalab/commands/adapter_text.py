@@ -17,6 +17,7 @@ from sdpalab.errors import UserError
 from sdpalab.kernels.layouts import LAYOUTS
 from sdpalab.kernels.signature_names import argument_of, bare_name, buffer_of, stride_of
 from warpsan.build import HostLaunch, KernelSignature, Module, kernel_signatures, launch_of, only_kernel
+from warpsan.build.constants import arguments_in
 
 __all__ = ["Answers", "adapter_text"]
 
@@ -294,7 +295,7 @@ class _AdapterOfSource:
 
     def _dims(self, text: str, layout: str) -> str:
         inner = re.fullmatch(r"(?:dim3\s*)?[({](.*)[)}]", text, re.DOTALL)
-        parts = [self._python(each, layout) for each in _arguments(inner[1] if inner else text)]
+        parts = [self._python(each, layout) for each in arguments_in(inner[1] if inner else text) if each]
         return f"({', '.join([*parts, '1', '1'][:3])})" if all(parts) else ""
 
     def _python(self, text: str, layout: str) -> str:
@@ -371,17 +372,6 @@ class _AdapterOfSource:
             return ast.unparse(ast.parse(expression, mode="eval"))
         except SyntaxError:
             raise UserError(f"{option} is a Python expression on problem, not {expression!r}") from None
-
-
-def _arguments(text: str) -> list[str]:
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [each.strip() for each in parts if each.strip()]
 
 
 def _wrapped(arguments: Sequence[str]) -> str:

@@ -55,11 +55,13 @@ def evaluate(text: str, lookup: Lookup, call: Call = lambda name, values: None) 
         return None
 
 
-def arguments_in(text: str) -> list[str]:
-    """Split a list of arguments at its outer commas."""
+def arguments_in(text: str, *, angles: bool = False) -> list[str]:
+    """Parts of a list of arguments or parameters between its outer commas, stripped; ``angles`` says that < and > are
+    brackets, as in types."""
+    opening, ending = ("<([{", ">)]}") if angles else ("([{", ")]}")
     parts, depth = [""], 0
     for character in text:
-        depth += (character in "([{") - (character in ")]}")
+        depth += (character in opening) - (character in ending)
         if character == "," and not depth:
             parts.append("")
         else:

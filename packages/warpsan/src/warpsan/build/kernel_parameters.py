@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from warpsan.build.constants import arguments_in
 from warpsan.build.host_code import SourceFile, files_of
 from warpsan.build.source import Module
 from warpsan.build.source_text import closing
@@ -67,7 +68,7 @@ def signatures_in(file: SourceFile) -> Iterator[KernelSignature]:
 
 
 def _parameters(text: str) -> Iterator[Parameter]:
-    for each in _split(text):
+    for each in arguments_in(text, angles=True):
         declared = re.sub(r"\[.*?\]", "*", each.partition("=")[0])
         named = _WORD.findall(declared)
         if named and declared.strip() != "void":
@@ -78,7 +79,7 @@ def _parameters(text: str) -> Iterator[Parameter]:
 
 def _template_parameters(head: str) -> Iterator[Parameter]:
     match = re.search(r"\btemplate\s*<", head)
-    for each in _split(head[match.end() : _closing_angle(head, match.end())]) if match else ():
+    for each in arguments_in(head[match.end() : _closing_angle(head, match.end())], angles=True) if match else ():
         named = _WORD.findall(each.partition("=")[0])
         if named:
             kind = "typename" if named[0] in ("typename", "class") else " ".join(named[:-1])
@@ -92,15 +93,3 @@ def _closing_angle(text: str, begin: int) -> int:
         if not depth:
             return place
     return len(text)
-
-
-def _split(text: str) -> list[str]:
-    """Split at commas outside brackets."""
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character in "<([{") - (character in ">)]}")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part for part in parts if part.strip()]

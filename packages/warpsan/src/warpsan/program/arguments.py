@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from warpsan.build.constants import arguments_in
 from warpsan.host.memory import GLOBAL_BASE
 from warpsan.host.tensor_map import DESCRIPTOR_BYTES, PlacedMap
 from warpsan.program.state import Allocation
@@ -47,7 +48,7 @@ def element_types(name: str, count: int) -> list[str]:
     The type of a number has the prefix ``=``: ``=int32``.
     """
     begin = _parameters_at(name)
-    parts = _split(name[begin + 1 : name.rfind(")")]) if begin >= 0 else []
+    parts = arguments_in(name[begin + 1 : name.rfind(")")], angles=True) if begin >= 0 else []
     if len(parts) != count:
         return ["uint8"] * count
     types = []
@@ -71,18 +72,6 @@ def _parameters_at(name: str) -> int:
             begin = place
             break
     return begin
-
-
-def _split(text: str) -> list[str]:
-    """Split a text at commas outside brackets."""
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character in "<([{") - (character in ">)]}")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts if part.strip()]
 
 
 def described_argument(param: Param, raw: bytes, type_: str, allocation_at: Finder, names: Mapping[int, str]) -> Any:
