@@ -20,7 +20,7 @@ from sdpalab.kernels.kernel import CudaKernel
 from sdpalab.problem import Problem
 from warpsan import SimError
 
-__all__ = ["SAME_CODE", "bug_entry", "excluded", "quick_problems"]
+__all__ = ["NO_FORM", "SAME_CODE", "bug_entry", "excluded", "quick_problems"]
 
 _ANOTHER_SCALE = "the kernel divides and multiplies by one and the same other scale: what is lost is precision"
 _NOT_DATA_FLOW = {
@@ -41,6 +41,7 @@ MOST_STEPS = 4_000_000
 _MISSED = ("not run", "equal", "not algebraic")
 _OUTCOMES = (*_MISSED, "stopped", "log-sum-exp", "factor", "unequal")
 """Outcomes of a run; of several runs the outcome latest in this tuple counts."""
+NO_FORM = "its problem has no form in a ring"
 SAME_CODE = "it changes no code of a problem that can be asked in a ring"
 _DEBUG = re.compile(r"^\s*(\.loc|\.file|//).*\n|\.section[^{]*\{[^}]*\}", re.MULTILINE)
 
@@ -67,8 +68,8 @@ def quick_problems(bug: Bug) -> Iterator[Problem]:
 def bug_entry(bug: Bug) -> dict[str, str]:
     """Run a planted bug: its outcome and the problem.
 
-    The outcome is ``left out``, with a reason, if the bug does not change the data flow, or if its code is that of the
-    right kernel on every problem that can run in a ring (it shows only with a soft cap, masks, slopes or sinks).
+    The outcome is ``left out``, with a reason, if the bug does not change the data flow, if no problem of it has a form
+    in a ring (a layout, slopes), or if its code is that of the right kernel on every problem that has one.
     """
     kernel = bug.candidate
     assert isinstance(kernel, CudaKernel)
@@ -80,7 +81,8 @@ def bug_entry(bug: Bug) -> dict[str, str]:
         return {**entry, "outcome": "left out", "reason": reason}
     worst = {"outcome": "not run", "reason": "it computes none of the problems", "problem": ""}
     equal: list[RingSubject] = []
-    for problems in ((*algebra_problems(bug.problem), bug.problem.with_(scale=SCALE)), quick_problems(bug)):
+    own = [bug.problem.with_(scale=SCALE)] if has_codes(bug.problem) else []
+    for problems in ((*algebra_problems(bug.problem), *own), quick_problems(bug)):
         for problem in problems:
             if kernel.why_not(problem, config) is not None:
                 continue
@@ -94,6 +96,8 @@ def bug_entry(bug: Bug) -> dict[str, str]:
                 return {**entry, **worst}
         if worst["outcome"] not in _MISSED:
             break
+    if worst["outcome"] == "not run" and not has_codes(bug.problem):
+        worst = {"outcome": "left out", "reason": NO_FORM}
     if worst["outcome"] == "equal" and not any(_changed(of, bug.edit) for of in equal):
         worst = {"outcome": "left out", "reason": SAME_CODE}
     return {**entry, **worst}

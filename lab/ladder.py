@@ -1,4 +1,6 @@
-"""Resources, counts and modelled time of every kernel of the ladder on the mission shape, on an L4 and an H200, or else a B200.
+"""Resources, counts and modelled time of every kernel of the ladder on the mission shape.
+
+The GPUs are an L4 and an H200, and a B200 for kernels that run on neither.
 
 Each kernel is built in its default configuration for each GPU that it runs on, and counted on the simulator; the
 modelled time comes from the counts (:mod:`sdpalab.model.modelled` lists its omissions). Nothing runs on a GPU.
