@@ -92,7 +92,7 @@ def counted_table(record: Mapping[str, Any]) -> str:
         rows.append(
             (_link(entry["kernel"]), conflicts, *(cell for gpu in gpus for cell in _cells(entry["on"].get(gpu))))
         )
-    return "\n\n".join((table(heads, rows), *not_modelled(record)))
+    return "\n\n".join((table(heads, rows), *_elsewhere(record), *not_modelled(record)))
 
 
 def _cells(on: Mapping[str, Any] | None) -> tuple[str, str, str]:
