@@ -223,6 +223,15 @@ def test_products_of_small_floats(kind_a: str, number_a: int) -> None:
     np.testing.assert_allclose(floats(out, 128, 32), a @ b.T, atol=1e-3)
 
 
+def test_the_sum_of_the_largest_products() -> None:
+    """32 equal products of the largest significands of e4m3: in units of the last digit they exceed 31 bits."""
+    codes = np.full((160, 128), 0x57, np.uint8)  # 15
+    image = np.concatenate([k_major(codes[:128]), k_major(codes[128:])])
+    out, hazards = run(kernel(product("f8f6f4", instruction(128, 32, 0, 0), 4, 32), read=32), image, read=32)
+    assert hazards == []
+    assert (floats(out, 128, 32) == 128 * 225).all()
+
+
 SCALED = {
     "mxf8f6f4": ("mxf8f6f4.block_scale.scale_vec::1X", 32, 1, 1),
     "mxf4": ("mxf4.block_scale.scale_vec::2X", 64, 2, 1),

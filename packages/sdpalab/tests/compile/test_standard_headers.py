@@ -89,7 +89,6 @@ def test_a_users_header_goes_before_a_standard_one(tmp_path: Path) -> None:
 
 def test_an_undefined_name_of_nvccs_own_headers_says_which_it_is() -> None:
     for name, header in {
-        "INFINITY": "math.h",
         "uint32_t": "stdint.h",
         "INT_MAX": "limits.h",
         "FLT_MAX": "float.h",

@@ -196,7 +196,7 @@ def test_the_command_and_the_campaign_print_the_rate_and_write_the_record(
     assert "record" not in out
     assert cli.main(["campaign", "self-test", "--since", str(file), "--out", str(tmp_path / "next.json")]) == 1
     again = json.loads((tmp_path / "next.json").read_text())
-    assert (again["since"], again["kept"], len(again["mutants"])) == ("record.json", 2, 3)
+    assert (again["since"], again["earlier"], len(again["mutants"])) == ("record.json", 2, 3)
     assert cli.main(["campaign", "self-test", "--since", str(tmp_path / "none.json")]) == 2
     assert "is no record of the campaign self-test" in capsys.readouterr().err
     assert cli.main(["campaign", "self-test", "--only", "no such words"]) == 2
@@ -206,9 +206,8 @@ def test_the_command_and_the_campaign_print_the_rate_and_write_the_record(
 def test_the_committed_record_is_of_these_bugs_and_all_are_rejected() -> None:
     records = [json.loads(path.read_text()) for path in CAMPAIGNS.glob("self-test-*.json")]
     newest = max(records, key=lambda each: str(each["when"]))
-    record = SelfTest.from_dict(
-        {name: newest[name] for name in ("mutants", "format", "totals", "classes", "since", "kept") if name in newest}
-    )
+    fields = ("mutants", "format", "totals", "classes", "since", "earlier")
+    record = SelfTest.from_dict({name: newest[name] for name in fields if name in newest})
     described = [(each.family, each.id, each.problem, each.equivalent) for each in record.mutants]
     assert described == [(bug.family, bug.id, bug.problem.label, bug.equivalent) for bug in BUGS.values()]
     assert all(result.as_it_should for result in record.mutants)

@@ -11,6 +11,7 @@ import pytest
 from strided_kernel import LOAD, RESULT, STORE, STRIDED
 
 from sdpalab.cli import main
+from sdpalab.kernels.plan import INCLUDE_DIR
 from sdpalab.kernels.registry import get
 from sdpalab.model.counted import count
 from sdpalab.problem import Problem
@@ -145,6 +146,8 @@ def test_flash_counts_for_the_lines_of_its_author(flash: SimulatedProfile) -> No
 
 def test_the_command_writes_a_document_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "p.json"
+    source = (INCLUDE_DIR / "tile" / "warp_products.cuh").read_text().splitlines()
+    line = next(number for number, text in enumerate(source, 1) if "ptx::ldmatrix_x4_trans_at<" in text)
     words = [
         "profile",
         "flash",
@@ -153,7 +156,7 @@ def test_the_command_writes_a_document_and_a_page(tmp_path: Path, capsys: pytest
         "--shape",
         "1,1,64,64",
         "--line",
-        "warp_products.cuh:151",
+        f"warp_products.cuh:{line}",
         "--out",
         str(tmp_path),
     ]

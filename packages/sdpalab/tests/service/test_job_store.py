@@ -51,7 +51,6 @@ def test_two_servers_never_run_one_job(tmp_path: Path) -> None:
         each.stdin.write("go\n")
     taken = [each.communicate(timeout=60)[0].split() for each in takers]
     assert all(each.returncode == 0 for each in takers)
-    assert all(taken)  # both had work
     assert sorted([*taken[0], *taken[1]]) == sorted(accepted)
     assert store.counts() == {"queued": 0, "running": 0, "done": 300}
     assert all(job.starts == 1 for job in store.listed("me", limit=300))

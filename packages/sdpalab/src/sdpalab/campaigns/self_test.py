@@ -65,16 +65,16 @@ class BugResult(JsonRecord):
 class SelfTest(JsonRecord):
     """The record of a self-test. Format 1 had ``name`` and ``class`` for a bug's ``id`` and ``family``.
 
-    ``kept`` of the results are those of an earlier record, named ``since``.
+    ``earlier`` of the results are those of an earlier record, named ``since``.
     """
 
     derived: ClassVar[tuple[str, ...]] = ("totals", "classes")
-    sparse: ClassVar[tuple[str, ...]] = ("since", "kept")
+    sparse: ClassVar[tuple[str, ...]] = ("since", "earlier")
 
     mutants: tuple[BugResult, ...]
     format: int = 2
     since: str = ""
-    kept: int = 0
+    earlier: int = 0
 
     @property
     def totals(self) -> dict[str, int]:
@@ -123,11 +123,11 @@ def run(words: str, say: Say, executor: Executor, since: Path | None = None) -> 
     chosen = [bug for bug in BUGS.values() if words in bug.id]
     if not chosen:
         raise UserError(f"no bug of the catalogue has {words!r} in its id")
-    kept = _kept(since) if since is not None else {}
-    today = self_test([bug for bug in chosen if _key(bug) not in kept], executor, say)
-    by_bug = kept | {(each.id, each.problem): each for each in today.mutants}
+    right = _right(since) if since is not None else {}
+    today = self_test([bug for bug in chosen if _key(bug) not in right], executor, say)
+    by_bug = right | {(each.id, each.problem): each for each in today.mutants}
     results, count = tuple(by_bug[_key(bug)] for bug in chosen), len(chosen) - len(today.mutants)
-    record = SelfTest(results, since=since.name, kept=count) if since is not None else today
+    record = SelfTest(results, since=since.name, earlier=count) if since is not None else today
     if since is not None:
         say(f"{count} results are those of {since.name}")
     say("| family | bugs | rejected |\n|---|---|---|")
@@ -147,7 +147,7 @@ def _key(bug: Bug) -> tuple[str, str]:
     return bug.id, bug.problem.label
 
 
-def _kept(file: Path) -> dict[tuple[str, str], BugResult]:
+def _right(file: Path) -> dict[tuple[str, str], BugResult]:
     """The right results of a record."""
     try:
         results = [BugResult.from_dict(each) for each in json.loads(file.read_text())["mutants"]]

@@ -16,8 +16,15 @@ from string import Template
 from sdpalab.errors import UserError
 from sdpalab.kernels.layouts import LAYOUTS
 from sdpalab.kernels.signature_names import argument_of, bare_name, buffer_of, stride_of
-from warpsan.build import HostLaunch, KernelSignature, Module, kernel_signatures, launch_of, only_kernel
-from warpsan.build.constants import arguments_in
+from warpsan.build import (
+    HostLaunch,
+    KernelSignature,
+    Module,
+    arguments_in,
+    kernel_signatures,
+    launch_of,
+    only_kernel,
+)
 
 __all__ = ["Answers", "adapter_text"]
 

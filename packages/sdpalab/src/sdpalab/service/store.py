@@ -10,7 +10,6 @@ See sqlite.org/wal.html and sqlite.org/isolation.html.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
@@ -135,7 +134,7 @@ class JobStore:
         try:
             self._servers.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._alive = os.open(self._servers / self.name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._alive, fcntl.LOCK_EX)
+            _lock_file(self._alive, wait=True)
             self._database = sqlite3.connect(
                 folder / "jobs.sqlite", timeout=30.0, isolation_level=None, check_same_thread=False
             )
@@ -299,12 +298,19 @@ class JobStore:
         except OSError:
             return True
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_file(file, wait=False)
         except OSError:
             return False
         finally:
             os.close(file)
         return True
+
+
+def _lock_file(file: int, *, wait: bool) -> None:
+    """Lock an open file; OSError if another process has its lock and ``wait`` is false."""
+    import fcntl  # not on Windows, where no server starts
+
+    fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _job(row: Sequence[Any]) -> StoredJob:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from warpsan.build.cache import Cache as Cache
     from warpsan.build.cache import ForwardedCache as ForwardedCache
     from warpsan.build.cache import key_of as key_of
+    from warpsan.build.constants import arguments_in as arguments_in
     from warpsan.build.headers import MOST_BYTES as MOST_BYTES
     from warpsan.build.headers import Header as Header
     from warpsan.build.headers import cuda_include_dirs as cuda_include_dirs
@@ -53,6 +54,7 @@ else:
         {
             "warpsan.build.builder": ["Build", "build"],
             "warpsan.build.cache": ["Cache", "FOREIGN", "ForwardedCache", "key_of"],
+            "warpsan.build.constants": ["arguments_in"],
             "warpsan.build.untrusted": ["Workshop", "foreign", "workshop_of"],
             "warpsan.build.headers": ["Header", "MOST_BYTES", "cuda_include_dirs", "resolve_headers", "share_headers"],
             "warpsan.build.host_code": ["SetAside", "set_aside"],

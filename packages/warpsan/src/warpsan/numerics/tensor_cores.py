@@ -76,9 +76,9 @@ def rule_of(target: str, unit: str, kind: str, depth: int, result: str, kind_b: 
     ----------
     target : str
         The module's ``.target``, such as ``sm_90a``.
-    unit : {"mma", "wmma", "wgmma"}
+    unit : {"mma", "wmma", "wgmma", "tcgen05"}
     kind : str
-        Type of the factors: f16, bf16, tf32, e4m3 or e5m2.
+        Type of the factors: f16, bf16, tf32, e4m3, e5m2, e2m3, e3m2 or e2m1.
     depth : int
         K of the instruction.
     result : {"f32", "f16"}
@@ -94,7 +94,7 @@ def rule_of(target: str, unit: str, kind: str, depth: int, result: str, kind_b: 
     known = max((each for each in _KNOWN if each <= number), default=min(_KNOWN))
     eight = kind in _EIGHT_BITS
     width, fraction, precision, source = _KNOWN[known](unit, kind, depth, result)
-    split = eight and unit != "wgmma" and known in (90, 100)
+    split = eight and unit in ("mma", "wmma") and known in (90, 100)
     if split:  # unpacked to f16, in two instructions of two out of each four
         blocks = tuple(tuple(k for k in range(depth) if k % 4 // 2 == half) for half in range(2))
     else:
@@ -147,7 +147,7 @@ def _hopper(unit: str, kind: str, depth: int, result: str) -> Numbers:
 
 
 def _blackwell(unit: str, kind: str, depth: int, result: str) -> Numbers:
-    return depth, 25, 23, "" if unit == "wgmma" else "B200"
+    return depth, 25, 23, {"wgmma": "", "tcgen05": _MMA_SIM}.get(unit, "B200")
 
 
 def _consumer_blackwell(unit: str, kind: str, depth: int, result: str) -> Numbers:

@@ -30,6 +30,8 @@ ALTERNATING = [32 * odd + k for k in range(32) for odd in range(2)]
 """The order that interleaves two vectors of 32."""
 _LEAST, _GREATEST = -100, 125
 """Exponents for which float32 holds all digits that a block keeps of its products, and their scales."""
+_TOO_LARGE = 0x4EFFFFC0
+"""The float32 bits of 2^31 less the rounding of a sum of 128 terms: above it, a sum may need more than 32 bits."""
 
 
 def stacked(parts: Sequence[Lanes]) -> Lanes:
@@ -222,11 +224,12 @@ class TileSum:
             b.store(totals.value, code.at(results, place), align=64)
 
     def _hardware(self, code: OperationCode, left: Any, right: Any, start: Any, results: Any) -> None:
-        """Sums by the rule."""
+        """Sums by the rule, in 32 bits; in :func:`sum_tile` where exponents or the sum need more."""
         b, size = code.builder, ROWS * COLUMNS
+        overflows = (4 * max(map(len, self.rule.blocks))) << self.rule.fraction > 1 << 31
         tops, beyond = self._greatest(code, right)
         factors = code.at(code.pointer("scratch"), WORD64(SCRATCH_ROWS))
-        most, least = (code.loop_value(code.constant("u32", value, 16)) for value in (0, 0xFFFFFFFF))
+        most, least, largest = (code.loop_value(code.constant("u32", value, 16)) for value in (0, 0xFFFFFFFF, 0))
         total = code.loop_value(code.load(start, "f32", size))
         with code.loop(WORD64(len(self.rule.blocks))) as number:
             top = code.load(code.at(tops, b.mul(number, WORD64(256))), "s16", size).to("s32")
@@ -238,16 +241,19 @@ class TileSum:
             else:
                 top = _greater(top, exponents(total.get(), EMIN[self.result], special=False))
             scale = ((-top + (self.rule.fraction + 127)) << 23).as_type("f32")
-            terms = code.loop_value(top.like(0))
+            terms, sizes = code.loop_value(top.like(0)), code.loop_value(scale.like(0.0))
             with code.loop(WORD64(len(self.rule.blocks[0]))) as each:  # in units of the last digit
                 k = self._product_of(code, number, each)
                 of_a = code.load(code.at(factors, b.mul(k, WORD64(512))), "f32", size)
-                product = of_a * self._row_of_b(code, right, k, ROWS)
-                terms.set(terms.get() + (product * scale).to("s32"))
+                term = of_a * self._row_of_b(code, right, k, ROWS) * scale
+                terms.set(terms.get() + term.to("s32"))
+                if overflows:
+                    sizes.set(sizes.get() + (term.as_type("u32") & 0x7FFFFFFF).as_type("f32"))
+            largest.set(_greater(largest.get(), _folded(sizes.get().as_type("u32"), _greater, 16)))
             total.set(self._sum(terms.get(), total.get(), scale))
         b.store(total.get().value, results, align=64)
         bounds = [exponent + 127 << 23 for exponent in (_GREATEST + 1, _LEAST)]
-        of_sums = (most.get() >= bounds[0]) | (least.get() < bounds[1] - 1)
+        of_sums = (most.get() >= bounds[0]) | (least.get() < bounds[1] - 1) | (largest.get() >= _TOO_LARGE)
         with b.if_then(b.or_(beyond.any(), of_sums.any()), likely=False):
             self._exact(code, left, right, start, results)
 

@@ -3,6 +3,7 @@ Instructions"). Sparse products, ``.ws`` and decompressing copies are not modell
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from warpsan.analysis.tensor_memory import numbers_of_loads, product_descriptors
@@ -23,7 +24,7 @@ from warpsan.engine.tensor_memory import (
     wait_for_tensor,
 )
 from warpsan.engine.tensor_products import commit_tensor, issue_copy, issue_product
-from warpsan.numerics.tensor_cores import rule_of
+from warpsan.numerics.tensor_cores import EMIN, rule_of
 from warpsan.ptx.ir import Address, Immediate, Instruction, Operand, Vector
 from warpsan.ptx.matrices import ELEMENTS
 from warpsan.ptx.tensor_memory import (
@@ -415,6 +416,8 @@ def _operations(
                 tile: TileSum | IntegerSum = IntegerSum(depth, saturates=False)
                 if result != "s32":
                     rule = rule_of(asm.target_name, "tcgen05", kind, depth, result, kind_b)
+                    if form.scales:  # a factor is an element with its scale
+                        rule = replace(rule, least=(EMIN["f32"], EMIN["f32"]))
                     tile = TileSum(rule, depth, result, asm.numerics)
                 wide = result == "f32" and not form.scales
                 products[16 * number + 2 * other + wide] = asm.number_of(numbers.product(tile))

@@ -22,7 +22,7 @@
 #include "softmax/mask.cuh"
 #include "softmax/online.cuh"
 #include "tile/swizzle.cuh"
-#include "tile/tensor_memory.cuh"
+#include "tile/tensor_tiles.cuh"
 
 struct AttentionMaps {
     const TensorMap& q;

@@ -42,8 +42,7 @@ __device__ __forceinline__ void tcgen05_fence_after_thread_sync() {
 __device__ __forceinline__ void tcgen05_mma_f16_ss(unsigned d, unsigned long long a, unsigned long long b,
                                                    unsigned instruction, bool adds) {
     asm volatile(
-        "{ .reg .pred adds;\n"
-        "setp.ne.b32 adds, %4, 0;\n"
+        "{ .reg .pred adds; setp.ne.b32 adds, %4, 0;\n"
         "tcgen05.mma.cta_group::1.kind::f16 [%0], %1, %2, %3, adds; }"
         :
         : "r"(d), "l"(a), "l"(b), "r"(instruction), "r"(static_cast<int>(adds))
@@ -54,8 +53,7 @@ __device__ __forceinline__ void tcgen05_mma_f16_ss(unsigned d, unsigned long lon
 __device__ __forceinline__ void tcgen05_mma_f16_ts(unsigned d, unsigned a, unsigned long long b, unsigned instruction,
                                                    bool adds) {
     asm volatile(
-        "{ .reg .pred adds;\n"
-        "setp.ne.b32 adds, %4, 0;\n"
+        "{ .reg .pred adds; setp.ne.b32 adds, %4, 0;\n"
         "tcgen05.mma.cta_group::1.kind::f16 [%0], [%1], %2, %3, adds; }"
         :
         : "r"(d), "r"(a), "l"(b), "r"(instruction), "r"(static_cast<int>(adds))

@@ -9,12 +9,9 @@
 // across a wait, which does not name them; hold() prevents such moves.
 #pragma once
 
-#include "tile/dtype.cuh"
+#include "tile/operand_panels.cuh"
 
 constexpr int WARPGROUP_M = 64;  // rows of a product
-constexpr int PANEL_COLUMNS = 64;
-constexpr int PANEL_ROW_BYTES = PANEL_COLUMNS * static_cast<int>(sizeof(Element));
-constexpr int SWIZZLE_BYTES = 8 * PANEL_ROW_BYTES;
 
 namespace ptx {
 
@@ -145,16 +142,4 @@ __device__ __forceinline__ unsigned long long tile_descriptor(unsigned smem) {
     static_assert(PANEL_BYTES % SWIZZLE_BYTES == 0 && PANEL_BYTES / 16 < 1 << 14, "whole patterns that fit the field");
     constexpr unsigned long long LAYOUT = 1ull << 62 | (SWIZZLE_BYTES / 16ull) << 32 | (PANEL_BYTES / 16) << 16;
     return LAYOUT | (smem & 0x3ffff) >> 4;
-}
-
-// Descriptor increment for the operand's part from column 16 * step on, along k; all rows.
-template <int ROWS>
-__device__ __forceinline__ constexpr unsigned long long column_step(int step) {
-    constexpr int PER_PANEL = PANEL_COLUMNS / 16;
-    return (step / PER_PANEL * ROWS * PANEL_ROW_BYTES + step % PER_PANEL * 32) / 16;
-}
-
-// The same from row 16 * step on, where the rows run along n; all columns.
-__device__ __forceinline__ constexpr unsigned long long row_step(int step) {
-    return step * 16 * PANEL_ROW_BYTES / 16;
 }

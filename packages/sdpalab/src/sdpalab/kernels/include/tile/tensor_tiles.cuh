@@ -6,11 +6,9 @@
 
 #include "ptx/sm100.cuh"
 #include "ptx/sm90.cuh"
-#include "tile/dtype.cuh"
+#include "tile/operand_panels.cuh"
 
 constexpr int TENSOR_M = 128;  // rows of a product: the lanes of tensor memory
-constexpr int PANEL_COLUMNS = 64;
-constexpr int SWIZZLE_BYTES = 1024;  // 8 rows of 128 bytes: length of the pattern of the swizzle
 
 // Instruction descriptor of a product [128, K] * [K, N] with sums in FP32 (PTX ISA, "Instruction descriptor").
 // B_COLUMNS: whether the columns of B, not K, are contiguous.
@@ -24,16 +22,6 @@ __device__ __forceinline__ unsigned long long operand_descriptor(unsigned smem, 
     const unsigned long long next_panel = rows * 128 / 16;
     return (smem & 0x3ffffu) >> 4 | next_panel << 16 | static_cast<unsigned long long>(SWIZZLE_BYTES / 16) << 32 |
            1ull << 46 | 2ull << 61;
-}
-
-// Step of a descriptor to the next 16 of K, along the columns of panels of ROWS rows, or along the rows.
-template <int ROWS>
-__device__ constexpr int column_step(int step) {
-    return step / 4 * (ROWS * 128 / 16) + step % 4 * (32 / 16);
-}
-
-__device__ constexpr int row_step(int step) {
-    return step * (16 * 128 / 16);
 }
 
 // D = A B^T, [128, KEYS], over HEAD_DIM: Q and K in shared memory.
