@@ -118,7 +118,7 @@ def _dead(of: RingSubject, number: int, site: FloatSite, ptx: str) -> str:
 
     if all(equal(constant) for constant in ("0f40E00000", "0f41300000")):  # 7 and 11, which have inverses
         return "any other value gives the same: it cancels, or meets a zero"
-    if all(equal(constant) for constant in ("0f43838000", "0f43868000")):  # 263 and 269
+    if all(equal(constant) for constant in ("0f45000000", "0f46000000")):  # 2^11 and 2^13
         return "any value beyond a threshold gives the same: it is not used"
     return ""
 

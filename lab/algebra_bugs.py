@@ -23,10 +23,13 @@ from warpsan import SimError
 __all__ = ["NO_FORM", "SAME_CODE", "bug_entry", "excluded", "quick_problems"]
 
 _ANOTHER_SCALE = "the kernel divides and multiplies by one and the same other scale: what is lost is precision"
+_PADDING = "a weight of zero cancels every number behind a length, and the padding holds none that is not finite"
 _NOT_DATA_FLOW = {
     "the maximum starts at 0": "a maximum cancels",
     "the maximum of the first part": "a maximum cancels",
     "maxima without the unit": "a maximum cancels",
+    "flash: V behind a length is not cleared": _PADDING,
+    "hopper: a tile that a length cuts is loaded with its padding": _PADDING,
     "in bfloat16": "precision",
     "in float16": "precision",
     "eight times too small": "saturation: nothing is too large for a code",

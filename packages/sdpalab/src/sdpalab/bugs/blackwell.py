@@ -11,7 +11,7 @@ from sdpalab.problem import Problem
 
 __all__ = ["BUGS"]
 
-_TWO: Mapping[str, Knob] = {"Q_TILES": 2, "SPLIT": 1, "NUM_STAGES": 1, "EXP_ON_FMA": 16}
+_TWO: Mapping[str, Knob] = {"Q_TILES": 2, "SPLIT": 1, "NUM_STAGES": 1}
 _RAGGED = Problem(1, 1, 200, 64, seq_kv=128 * 3 - 7)
 """Two tiles of rows, the second one ragged; three tiles of keys through one stage, the last one ragged."""
 _STEEP = _RAGGED.with_(scale=4.0)
