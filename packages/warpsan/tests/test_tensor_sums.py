@@ -293,3 +293,10 @@ def test_the_greatest_sums_need_all_32_bits():
         out = mma("sm_90", ("f32", "f16", "f16"), 16, fragments[None])[0].view(np.float32)
         want = expected(sign * a, b, sign * c, blocks_of(16, 16), 25, 23, "f32", -14)
         np.testing.assert_array_equal(some(out), want.astype(np.float32)[list(SOME)])
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_greatest_sums_of_32_products_need_more_than_32_bits(sign):
+    """On sm_120 a sum of 8-bit factors keeps 25 bits of 32 products: of the greatest significands, 2**31.8 units."""
+    out = products("sm_120a", ("f32", "e4m3", "e4m3"), [(15, 15 * sign)] * 32, 0.0).view(np.float32)
+    assert (out == sign * 32 * 225).all()
