@@ -79,6 +79,11 @@ def test_static_limits(head_dim: int, tiles: int, causal: bool) -> None:
     assert launch.dynamic_smem == smem_bytes(problem, resolve(problem, config))
 
 
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_a_single_tile_of_keys_does_not_spill(head_dim: int) -> None:
+    assert_gate(BLACKWELL, Problem(1, 2, 64, head_dim, dtype="bfloat16"), AUTO)
+
+
 def test_what_it_chooses() -> None:
     """A tile where the rows are too few to fill the SMs, and two where they are not; stages as memory allows."""
     assert resolve(MISSION, AUTO) == AUTO.but(Q_TILES=1, SPLIT=4, NUM_STAGES=1, EXP_ON_FMA=16)

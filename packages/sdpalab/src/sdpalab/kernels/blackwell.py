@@ -56,8 +56,8 @@ def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
     """``config`` with a value for each knob that is 0 or ``auto``, for a GPU of ``sms`` SMs.
 
     Q_TILES and SPLIT minimise :func:`modelled_clocks`; NUM_STAGES is the largest that shared memory allows, up to the
-    tiles of keys of a block. EXP_ON_FMA is 16: the special function unit takes as long as the tensor cores at head_dim
-    128, and twice as long at 64.
+    tiles of keys of a block, and 2 for a single tile of a block without a cluster, where one stage spills. EXP_ON_FMA
+    is 16: the special function unit takes as long as the tensor cores at head_dim 128, and twice as long at 64.
     """
     if config["EXP_ON_FMA"] == "auto":
         config = config.but(EXP_ON_FMA=16)
@@ -68,7 +68,8 @@ def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
     config = config.but(Q_TILES=best[0], SPLIT=best[1])
     if config.int("NUM_STAGES"):
         return config
-    most = min(4, -(-_keys_of(problem, config.int("SPLIT")) // KEYS))
+    least = 2 if config["SPLIT"] == 1 else 1
+    most = max(least, min(4, -(-_keys_of(problem, config.int("SPLIT")) // KEYS)))
     fitting = (
         many for many in range(most, 1, -1) if smem_bytes(problem, config.but(NUM_STAGES=many)) <= MAX_SHARED_BYTES
     )
