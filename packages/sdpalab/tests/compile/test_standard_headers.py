@@ -97,6 +97,12 @@ def test_an_undefined_name_of_nvccs_own_headers_says_which_it_is() -> None:
             build(module(f'extern "C" __global__ void k(float *o) {{ o[0] = sizeof({name}); }}'))
 
 
+@pytest.mark.parametrize("name", ["INFINITY", "NAN", "HUGE_VALF", "M_PI", "M_LOG2E"])
+def test_constants_of_math_h_need_no_include(name: str) -> None:
+    """As with nvcc, which includes math.h implicitly."""
+    assert b".entry" in build(module(f'extern "C" __global__ void k(float *o) {{ o[0] = {name}; }}')).ptx
+
+
 @pytest.mark.parametrize("definition", ["#define LIBRARY(name) <library/name>", "/**/# define LIBRARY(x) <library/x>"])
 def test_an_include_by_a_macro_is_read_by_its_definitions(tmp_path: Path, definition: str) -> None:
     (tmp_path / "library").mkdir()

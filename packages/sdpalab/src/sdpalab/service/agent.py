@@ -159,7 +159,7 @@ def agent_server(tools: Tools) -> MCPServer[None]:
 
     @server.tool(annotations=reads)
     async def explain(kind: Annotated[str, Field(pattern="^[a-z-]{2,40}$", description="Such as race.")]) -> str:
-        """What a kind of hazard means, an example, and the mend."""
+        """Explain a kind of hazard: its meaning, an example, and the mend."""
         return await tools.run("explain", kind, untrusted=False)
 
     @server.tool(annotations=reads)
